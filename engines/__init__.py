@@ -1,0 +1,1 @@
+"""Models, and the one thread that runs MLX."""

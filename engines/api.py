@@ -1,0 +1,131 @@
+"""What an engine of each kind must offer.
+
+All methods are called on the event loop's thread, return at once, and answer through ``deliver``, which an engine
+calls on that same thread (from its workers by ``loop.call_soon_threadsafe``). Nothing is delivered for a call and
+epoch after it was cancelled, nor for a stream after it was closed. A failure is delivered as the job's ``*Failed``
+struct with a code; an engine never raises out of these methods for bad content. Errors in loading are raised by
+:meth:`Engine.start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streaming.jobs import (
+    EndOfTurnScored,
+    FinalizeTranscription,
+    Generate,
+    Generation,
+    OpenTranscription,
+    ScoreEndOfTurn,
+    Synthesis,
+    Synthesize,
+    Transcript,
+)
+
+Pcm16 = npt.NDArray[np.int16]
+"""Mono samples, shape (n,), int16."""
+
+
+class EngineError(Exception):
+    """An engine could not be loaded or started. ``code`` is stable, the message is for a person."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Engine(Protocol):
+    """The life of every engine."""
+
+    async def start(self) -> None:
+        """Load and warm every shape bucket, off the event loop. Raises :class:`EngineError`."""
+
+    async def close(self) -> None:
+        """Cancel what runs, join every thread, free the weights. Safe to call twice, and after a failed start."""
+
+
+class VadStream(Protocol):
+    """The voice activity of one call: holds the model's recurrent state."""
+
+    @property
+    def backlog_samples(self) -> int:
+        """Samples fed and not yet scored; a feeder that sees this grow must wait (no call may hoard memory)."""
+
+    def feed(self, pcm: Pcm16) -> None:
+        """Audio at 16 kHz, any length, in order."""
+
+    def close(self) -> None: ...
+
+
+class VoiceActivityDetector(Engine, Protocol):
+    def open(self, deliver: Callable[[float, int], None]) -> VadStream:
+        """Begin a call. ``deliver(probability, end_samples)`` comes once a window of 512 samples, in order;
+        ``end_samples`` counts the call's samples up to the window's end."""
+
+
+class EndOfTurnDetector(Engine, Protocol):
+    def score(self, request: ScoreEndOfTurn, pcm: Pcm16, deliver: Callable[[EndOfTurnScored], None]) -> None:
+        """``pcm`` is the audio between the request's two positions, 16 kHz. On failure nothing is delivered: the
+        session falls back to silence."""
+
+
+class TranscriptionStream(Protocol):
+    """One utterance."""
+
+    def feed(self, pcm: Pcm16) -> None:
+        """Audio at 16 kHz in order, in blocks of about 100 ms (any length is taken)."""
+
+    def finalize(self, request: FinalizeTranscription) -> None:
+        """Deliver a :class:`FinalTranscript` of all audio fed so far. May be called again after more audio; a newer
+        revision makes an older one that has not begun worthless, and it need not be delivered."""
+
+    def close(self) -> None:
+        """Forget the utterance; nothing is delivered after this."""
+
+
+class SpeechToText(Engine, Protocol):
+    def open(self, request: OpenTranscription, deliver: Callable[[Transcript], None]) -> TranscriptionStream: ...
+
+
+class LanguageModel(Engine, Protocol):
+    def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None: ...
+
+    def prioritize(self, call: str, epoch: int) -> None:
+        """A speculative generation was promoted: run it as a live one from now on. Unknown epochs are ignored."""
+
+    def cancel(self, call: str, epoch: int) -> None:
+        """Stop at the next step. Unknown or finished epochs are ignored."""
+
+    def forget(self, call: str) -> None:
+        """The call ended: cancel its epochs and free its cache."""
+
+
+class TextToSpeech(Engine, Protocol):
+    @property
+    def rate_hz(self) -> int:
+        """The rate of every chunk this engine makes."""
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Names accepted as :attr:`Synthesize.voice`; the first is the default."""
+
+    def synthesize(self, request: Synthesize, deliver: Callable[[Synthesis], None]) -> None: ...
+
+    def cancel(self, call: str, epoch: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSet:
+    """One preset's engines, shared by all calls of the process."""
+
+    vad: VoiceActivityDetector
+    turn: EndOfTurnDetector | None
+    stt: SpeechToText
+    llm: LanguageModel
+    tts: TextToSpeech

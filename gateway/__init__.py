@@ -1,0 +1,1 @@
+"""The asyncio process: where calls come in, live and are operated."""

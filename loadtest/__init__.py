@@ -1,0 +1,1 @@
+"""Simulated callers that know nothing of the gateway's insides."""

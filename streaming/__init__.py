@@ -1,0 +1,1 @@
+"""The conversation itself, sans-IO: no asyncio, sockets, threads, clocks or models are imported here."""
