@@ -1,0 +1,144 @@
+"""The message list of a call: the one truth of what was said and heard.
+
+Items carry the ids and shapes of the Realtime API's ``conversation.item``. An assistant item holds only what the
+caller heard, once it is known; :meth:`Conversation.messages` is the prompt made of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+import msgspec
+
+from streaming.jobs import Message
+
+MAX_ITEMS = 1_000
+"""Items kept in one call. Beyond it the oldest that is not a system message goes."""
+
+MAX_ITEM_CHARS = 64_000
+
+Role = Literal["system", "user", "assistant"]
+ROOT = "root"
+"""``previous_item_id`` that means: before everything."""
+
+
+class PartKind(enum.Enum):
+    """The ``type`` of a content part."""
+
+    INPUT_TEXT = "input_text"
+    INPUT_AUDIO = "input_audio"
+    OUTPUT_TEXT = "output_text"
+    OUTPUT_AUDIO = "output_audio"
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One message. ``text`` is the text of a text part or the transcript of an audio part; None while unknown.
+
+    ``cut`` says that the caller interrupted, and that ``text`` ends where the caller stopped hearing.
+    """
+
+    id: str
+    role: Role
+    kind: PartKind
+    text: str | None
+    status: Literal["in_progress", "completed", "incomplete"] = "completed"
+    cut: bool = False
+
+
+class ItemError(Exception):
+    """An item command that can't be done; ``code`` and ``param`` go to the client."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+
+
+class Conversation:
+    """An ordered list of items, bounded, ids unique."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self.dropped = 0
+        """Items that went because of :data:`MAX_ITEMS`."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return tuple(self._items)
+
+    @property
+    def last_id(self) -> str | None:
+        return self._items[-1].id if self._items else None
+
+    def get(self, item_id: str) -> Item:
+        """The item. Raises :class:`ItemError` with ``item_not_found``."""
+        return self._items[self._index(item_id)]
+
+    def add(self, item: Item, after: str | None = None) -> str | None:
+        """Insert after the item of that id, at the front for ``"root"``, at the end for None.
+
+        Returns the id of the item before it. Raises :class:`ItemError`: ``item_already_exists``, ``item_not_found``,
+        ``item_too_long``.
+        """
+        if any(known.id == item.id for known in self._items):
+            raise ItemError("item_already_exists", "an item with this id already exists", "item.id")
+        if item.text is not None and len(item.text) > MAX_ITEM_CHARS:
+            raise ItemError("item_too_long", f"an item holds at most {MAX_ITEM_CHARS} characters", "item.content")
+        if after is None:
+            position = len(self._items)
+        elif after == ROOT:
+            position = 0
+        else:
+            position = self._index(after, "previous_item_id") + 1
+        self._items.insert(position, item)
+        previous = self._items[position - 1].id if position else None
+        self._bound()
+        return previous
+
+    def replace(self, item: Item) -> None:
+        """Put a new state of an item in its place; an item that was deleted meanwhile stays deleted."""
+        for index, known in enumerate(self._items):
+            if known.id == item.id:
+                self._items[index] = item
+                return
+
+    def delete(self, item_id: str) -> None:
+        """Raises :class:`ItemError` with ``item_not_found``."""
+        del self._items[self._index(item_id)]
+
+    def previous_id(self, item_id: str) -> str | None:
+        index = self._index(item_id)
+        return self._items[index - 1].id if index else None
+
+    def messages(self, instructions: str) -> tuple[Message, ...]:
+        """The prompt: instructions, then every item that has words. Neighbours of one role are joined, because a
+        caller who goes on talking is still saying one thing to the model."""
+        merged: list[Message] = [Message("system", instructions)] if instructions else []
+        for item in self._items:
+            text = (item.text or "").strip()
+            if not text:
+                continue
+            if item.cut:
+                text = text.rstrip(".,;:!?… ") + "…"
+            if merged and merged[-1].role == item.role:
+                separator = "\n" if item.role == "system" else " "
+                merged[-1] = Message(item.role, merged[-1].content + separator + text)
+            else:
+                merged.append(Message(item.role, text))
+        return tuple(merged)
+
+    def _index(self, item_id: str, param: str = "item_id") -> int:
+        for index, item in enumerate(self._items):
+            if item.id == item_id:
+                return index
+        raise ItemError("item_not_found", "no item has this id", param)
+
+    def _bound(self) -> None:
+        while len(self._items) > MAX_ITEMS:
+            oldest = next((i for i, item in enumerate(self._items) if item.role != "system"), 0)
+            del self._items[oldest]
+            self.dropped += 1

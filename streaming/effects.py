@@ -1,0 +1,130 @@
+"""What a session wants done. The call performs these in order; nothing else touches engines, clock or leg."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streaming.jobs import FinalizeTranscription, Generate, OpenTranscription, ScoreEndOfTurn, Synthesize
+from streaming.notices import Notice
+
+
+class CloseTranscription(msgspec.Struct, frozen=True):
+    utterance: int
+
+
+class Promote(msgspec.Struct, frozen=True):
+    """A speculative epoch became the reply: its waiting audio may be played, its jobs are live ones."""
+
+    epoch: int
+
+
+class CancelEpoch(msgspec.Struct, frozen=True):
+    """Stop every job of the epoch, drop its unplayed audio, and clear what the leg has buffered of it."""
+
+    epoch: int
+
+
+class OpenPlayout(msgspec.Struct, frozen=True):
+    """Audio of this epoch goes to the leg from now on, tagged with these ids on a Realtime wire."""
+
+    epoch: int
+    response_id: str
+    item_id: str
+
+
+class HoldPlayout(msgspec.Struct, frozen=True):
+    """Send nothing more; clear the leg's buffer; keep everything after ``heard_samples``."""
+
+    epoch: int
+    heard_samples: int
+
+
+class ReleasePlayout(msgspec.Struct, frozen=True):
+    """Go on from the dip nearest before where it was held; answered by ``PlayoutResumed``."""
+
+    epoch: int
+
+
+class ClosePlayout(msgspec.Struct, frozen=True):
+    """All of the epoch's audio was sent: its samples may be forgotten once heard."""
+
+    epoch: int
+
+
+class Notify(msgspec.Struct, frozen=True):
+    notice: Notice
+
+
+class SetTimer(msgspec.Struct, frozen=True):
+    """Fire ``TimerFired(name)`` at this time; replaces a timer of the same name."""
+
+    name: str
+    at: float
+
+
+class CancelTimer(msgspec.Struct, frozen=True):
+    name: str
+
+
+class DiscardInput(msgspec.Struct, frozen=True):
+    """Caller audio before the position is no longer needed."""
+
+    before_samples: int
+
+
+class RecordTurn(msgspec.Struct, frozen=True):
+    """The latency record of one turn; see :class:`TurnTimes`."""
+
+    times: TurnTimes
+
+
+class TurnTimes(msgspec.Struct, frozen=True):
+    """Milliseconds after the caller's last voiced sample, None where it did not happen (yet)."""
+
+    response_id: str
+    utterance: int
+    speculative: bool
+    decision_ms: float | None = None
+    final_ms: float | None = None
+    first_token_ms: float | None = None
+    first_clause_ms: float | None = None
+    first_audio_ms: float | None = None
+    first_sent_ms: float | None = None
+    cut_to_silence_ms: float | None = None
+    """From the onset of the caller's interrupting speech to the moment the leg was told to be silent."""
+    prompt_tokens: int = 0
+    prefilled_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Something was dropped, came late, or was decided: add one to the counter of this name."""
+
+    name: str
+
+
+class EndCall(msgspec.Struct, frozen=True):
+    cause: str
+
+
+Effect = (
+    OpenTranscription
+    | FinalizeTranscription
+    | CloseTranscription
+    | ScoreEndOfTurn
+    | Generate
+    | Synthesize
+    | Promote
+    | CancelEpoch
+    | OpenPlayout
+    | HoldPlayout
+    | ReleasePlayout
+    | ClosePlayout
+    | Notify
+    | SetTimer
+    | CancelTimer
+    | DiscardInput
+    | RecordTurn
+    | Count
+    | EndCall
+)
