@@ -1,0 +1,456 @@
+"""The CPU lane: the order exhaustively without threads, the threads by events and never by sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.lane import CpuLane, LaneFull, Slot
+from engines.lane_order import AGING_S, LaneOrder, Ticket
+from streaming.jobs import Priority
+
+WAIT_S = 10.0
+
+
+def ticket(priority: Priority, deadline: float, sequence: int, since: float = 0.0) -> Ticket:
+    return Ticket(priority, deadline, sequence, since)
+
+
+def test_every_permutation_leaves_in_class_deadline_submission_order() -> None:
+    wanted = [
+        ticket(Priority.FINAL, 1.0, 3),
+        ticket(Priority.FINAL, 2.0, 1),
+        ticket(Priority.FINAL, 2.0, 4),
+        ticket(Priority.DECODE, 0.5, 2),
+        ticket(Priority.PARTIAL, 0.1, 0),
+        ticket(Priority.SPECULATIVE, 0.0, 5),
+    ]
+    for arrival in itertools.permutations(wanted):
+        order = LaneOrder()
+        for one in arrival:
+            order.add(one)
+        assert [order.pop(now=0.0) for _ in wanted] == wanted
+        assert order.pop(now=0.0) is None
+
+
+# Quarter seconds are exact in binary, so no rounding can make the two sides differ.
+_quarters = st.integers(0, 60).map(lambda n: n / 4)
+_tickets = st.lists(
+    st.tuples(st.sampled_from(list(Priority)), st.one_of(_quarters, st.just(math.inf)), _quarters), max_size=30
+)
+
+
+@given(_tickets, _quarters)
+def test_the_head_is_the_least_key_of_all(rows: list[tuple[Priority, float, float]], now: float) -> None:
+    tickets = [ticket(priority, deadline, n, since) for n, (priority, deadline, since) in enumerate(rows)]
+    order = LaneOrder()
+    for one in tickets:
+        order.add(one)
+    while tickets:
+        least = min(tickets, key=lambda one: one.urgency(now))
+        assert order.peek(now) is least
+        assert order.pop(now) is least
+        tickets.remove(least)
+    assert len(order) == 0
+
+
+@given(_tickets, st.data())
+def test_move_and_remove_keep_the_rest(rows: list[tuple[Priority, float, float]], data: st.DataObject) -> None:
+    order = LaneOrder()
+    tickets = [ticket(priority, deadline, n, since) for n, (priority, deadline, since) in enumerate(rows)]
+    for one in tickets:
+        order.add(one)
+    for one in tickets:
+        match data.draw(st.sampled_from(["keep", "move", "remove"])):
+            case "move":
+                order.move(one, data.draw(st.sampled_from(list(Priority))), data.draw(_quarters))
+                assert one in order
+            case "remove":
+                assert order.remove(one)
+                assert one not in order
+                assert not order.remove(one)
+            case _:
+                pass
+    left = [one for one in tickets if one in order]
+    assert sorted(order.tickets(), key=id) == sorted(left, key=id)
+    assert [order.pop(0.0) for _ in left] == sorted(left, key=lambda one: one.urgency(0.0))
+
+
+def test_moving_a_ticket_that_does_not_wait_only_changes_it() -> None:
+    order = LaneOrder()
+    one = ticket(Priority.PARTIAL, 1.0, 0)
+    order.move(one, Priority.FINAL, 2.0)
+    assert (one.priority, one.deadline, len(order)) == (Priority.FINAL, 2.0, 0)
+
+
+def test_waiting_past_the_deadline_raises_class_by_class_but_never_speculation() -> None:
+    playout = ticket(Priority.PLAYOUT, 1.0, 0)
+    speculative = ticket(Priority.SPECULATIVE, 1.0, 1)
+    just_before = math.nextafter(1.0 + AGING_S, 0.0)
+    assert playout.effective_class(just_before) == Priority.PLAYOUT
+    assert playout.effective_class(1.0 + AGING_S) == Priority.DECODE
+    assert playout.effective_class(1.0 + 2 * AGING_S) == Priority.FIRST_AUDIO
+    assert playout.effective_class(1.0 + 9 * AGING_S) == Priority.FINAL
+    assert speculative.effective_class(1.0 + 9 * AGING_S) == Priority.SPECULATIVE
+
+
+def test_time_spent_running_does_not_age_a_job() -> None:
+    paused = ticket(Priority.DECODE, 1.0, 0, since=100.0)
+    assert paused.effective_class(101.0) == Priority.DECODE
+    assert paused.effective_class(102.0) == Priority.FIRST_AUDIO
+
+
+def test_no_job_but_speculation_starves_under_endless_finals() -> None:
+    order = LaneOrder()
+    for n, priority in enumerate(Priority):
+        order.add(ticket(priority, 1.0, n))
+    served: set[Priority] = set()
+    for n in range(100):
+        now = n * 0.5
+        order.add(ticket(Priority.FINAL, now + 0.3, 100 + n, since=now))
+        first = order.pop(now)
+        assert first is not None
+        if first.sequence < 100:
+            served.add(first.priority)
+    assert served == set(Priority) - {Priority.SPECULATIVE}
+
+
+# --- threads ---------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A job that says when it began and ends when it is let go."""
+
+    def __init__(self, name: str = "", log: list[str] | None = None) -> None:
+        self.name = name
+        self.log = log if log is not None else []
+        self.began = threading.Event()
+        self.let_go = threading.Event()
+        self.ended = threading.Event()
+
+    def __call__(self, slot: Slot) -> None:
+        self.log.append(self.name)
+        self.began.set()
+        assert self.let_go.wait(WAIT_S)
+        self.ended.set()
+
+    def release(self) -> None:
+        self.let_go.set()
+        assert self.ended.wait(WAIT_S)
+
+
+def wanted() -> bool:
+    return False
+
+
+def submit(lane: CpuLane, run: Callable[[Slot], None], priority: Priority = Priority.FINAL, at: float = 0.0) -> Slot:
+    return lane.submit(priority, at, run, abandoned=wanted)
+
+
+async def test_jobs_run_most_urgent_first_when_the_only_slot_comes_free() -> None:
+    lane = CpuLane(1, clock=lambda: 0.0)
+    log: list[str] = []
+    first = Gate("first", log)
+    submit(lane, first, Priority.SPECULATIVE)
+    assert first.began.wait(WAIT_S)
+    last = Gate("speculative", log)
+    last.let_go.set()
+    submit(lane, last, Priority.SPECULATIVE)
+    for name, priority, at in (
+        ("partial", Priority.PARTIAL, 0.0),
+        ("late final", Priority.FINAL, 2.0),
+        ("early final", Priority.FINAL, 1.0),
+    ):
+        gate = Gate(name, log)
+        gate.let_go.set()
+        submit(lane, gate, priority, at)
+    first.release()
+    assert await asyncio.to_thread(last.ended.wait, WAIT_S)
+    assert log == ["first", "early final", "late final", "partial", "speculative"]
+    await lane.close()
+    assert lane.snapshot().done == 5
+
+
+async def test_at_most_slots_jobs_run_at_once() -> None:
+    lane = CpuLane(2)
+    gates = [Gate() for _ in range(3)]
+    for gate in gates:
+        submit(lane, gate)
+    assert gates[0].began.wait(WAIT_S)
+    assert gates[1].began.wait(WAIT_S)
+    shot = lane.snapshot()
+    assert (shot.running, shot.queued) == (2, 1)
+    assert not gates[2].began.is_set()
+    gates[0].release()
+    assert gates[2].began.wait(WAIT_S)
+    gates[1].release()
+    gates[2].release()
+    await lane.close()
+
+
+async def test_a_job_abandoned_before_it_begins_is_skipped() -> None:
+    lane = CpuLane(1)
+    first, never, after = Gate("first"), Gate("never"), Gate("after")
+    submit(lane, first)
+    assert first.began.wait(WAIT_S)
+    gone = threading.Event()
+    lane.submit(Priority.FINAL, 0.0, never, abandoned=gone.is_set)
+    submit(lane, after)
+    gone.set()
+    first.release()
+    after.release()
+    await lane.close()
+    assert not never.began.is_set()
+    shot = lane.snapshot()
+    assert (shot.skipped, shot.done) == (1, 2)
+
+
+async def test_a_full_lane_refuses_but_first_forgets_what_nobody_wants() -> None:
+    lane = CpuLane(1, max_queued=2)
+    first = Gate()
+    submit(lane, first)
+    assert first.began.wait(WAIT_S)
+    gone = threading.Event()
+    stale = Gate()
+    lane.submit(Priority.FINAL, 0.0, stale, abandoned=gone.is_set)
+    kept = Gate()
+    kept.let_go.set()
+    submit(lane, kept)
+    with pytest.raises(LaneFull):
+        submit(lane, Gate())
+    gone.set()
+    taken = Gate()
+    taken.let_go.set()
+    submit(lane, taken)
+    first.release()
+    assert kept.ended.wait(WAIT_S)
+    assert taken.ended.wait(WAIT_S)
+    await lane.close()
+    shot = lane.snapshot()
+    assert (shot.refused, shot.skipped, shot.done) == (1, 1, 3)
+    assert not stale.began.is_set()
+
+
+async def test_a_long_job_gives_its_slot_to_urgent_work_and_takes_it_again() -> None:
+    lane = CpuLane(1)
+    log: list[str] = []
+    ready, step, finished = threading.Event(), threading.Event(), threading.Event()
+
+    def generation(slot: Slot) -> None:
+        log.append("token 1")
+        assert slot.yield_if_needed()  # nothing waits: goes on at once
+        ready.set()
+        assert step.wait(WAIT_S)
+        assert slot.yield_if_needed()
+        log.append("token 2")
+        finished.set()
+
+    submit(lane, generation, Priority.DECODE, 5.0)
+    assert ready.wait(WAIT_S)
+    less_urgent = Gate("partial", log)
+    less_urgent.let_go.set()
+    submit(lane, less_urgent, Priority.PARTIAL, 0.0)
+    final = Gate("final", log)
+    submit(lane, final, Priority.FINAL, 9.0)
+    step.set()
+    assert final.began.wait(WAIT_S)
+    assert lane.snapshot().paused == 1
+    final.release()
+    assert finished.wait(WAIT_S)
+    assert less_urgent.ended.wait(WAIT_S)
+    await lane.close()
+    assert log == ["token 1", "final", "token 2", "partial"]
+    assert lane.snapshot().yields == 1
+
+
+async def test_a_yield_may_come_from_the_models_own_thread() -> None:
+    lane = CpuLane(1)
+    log: list[str] = []
+    ready, step = threading.Event(), threading.Event()
+
+    def generation(slot: Slot) -> None:
+        def callback() -> None:
+            ready.set()
+            assert step.wait(WAIT_S)
+            assert slot.yield_if_needed()
+            log.append("token")
+
+        thread = threading.Thread(target=callback)
+        thread.start()
+        thread.join()
+
+    submit(lane, generation, Priority.DECODE)
+    assert ready.wait(WAIT_S)
+    final = Gate("final", log)
+    final.let_go.set()
+    submit(lane, final)
+    step.set()
+    assert final.ended.wait(WAIT_S)
+    after = Gate()
+    after.let_go.set()
+    submit(lane, after, Priority.SPECULATIVE)
+    assert after.ended.wait(WAIT_S)
+    await lane.close()
+    assert log == ["final", "token"]
+
+
+async def test_paused_jobs_are_bounded_and_then_a_yield_goes_on() -> None:
+    lane = CpuLane(1, max_paused=0)
+    ready, step, finished = threading.Event(), threading.Event(), threading.Event()
+
+    def generation(slot: Slot) -> None:
+        ready.set()
+        assert step.wait(WAIT_S)
+        assert slot.yield_if_needed()
+        finished.set()
+
+    submit(lane, generation, Priority.DECODE)
+    assert ready.wait(WAIT_S)
+    final = Gate()
+    final.let_go.set()
+    submit(lane, final)
+    step.set()
+    assert finished.wait(WAIT_S)
+    assert final.ended.wait(WAIT_S)
+    await lane.close()
+    assert lane.snapshot().yields_refused == 1
+
+
+async def test_reprioritizing_a_waiting_job_moves_it() -> None:
+    lane = CpuLane(1)
+    log: list[str] = []
+    first = Gate("first", log)
+    submit(lane, first)
+    assert first.began.wait(WAIT_S)
+    a, b = Gate("a", log), Gate("b", log)
+    a.let_go.set()
+    b.let_go.set()
+    submit(lane, a, Priority.DECODE)
+    promoted = submit(lane, b, Priority.SPECULATIVE, math.inf)
+    promoted.reprioritize(Priority.FIRST_AUDIO, 1.0)
+    first.release()
+    assert a.ended.wait(WAIT_S)
+    assert b.ended.wait(WAIT_S)
+    await lane.close()
+    assert log == ["first", "b", "a"]
+    assert Priority.FIRST_AUDIO in lane.snapshot().max_wait_ms
+
+
+async def test_a_running_job_that_was_promoted_no_longer_yields() -> None:
+    lane = CpuLane(1)
+    log: list[str] = []
+    ready, step = threading.Event(), threading.Event()
+
+    def generation(slot: Slot) -> None:
+        ready.set()
+        assert step.wait(WAIT_S)
+        assert slot.yield_if_needed()
+        log.append("generation")
+
+    promoted = submit(lane, generation, Priority.SPECULATIVE, math.inf)
+    assert ready.wait(WAIT_S)
+    other = Gate("playout", log)
+    other.let_go.set()
+    submit(lane, other, Priority.PLAYOUT)
+    promoted.reprioritize(Priority.DECODE, 1.0)
+    step.set()
+    assert other.ended.wait(WAIT_S)
+    await lane.close()
+    assert log == ["generation", "playout"]
+
+
+async def test_an_escaped_exception_costs_no_worker() -> None:
+    lane = CpuLane(1)
+
+    def broken(slot: Slot) -> None:
+        raise RuntimeError("a defect in a job")
+
+    submit(lane, broken)
+    after = Gate()
+    after.let_go.set()
+    submit(lane, after)
+    assert after.ended.wait(WAIT_S)
+    await lane.close()
+    shot = lane.snapshot()
+    assert (shot.failed, shot.done, shot.running) == (1, 1, 0)
+    assert len(lane._threads) == 1
+
+
+async def test_close_wakes_the_paused_drops_the_queued_and_joins() -> None:
+    lane = CpuLane(1)
+    ready, step = threading.Event(), threading.Event()
+    told: list[bool] = []
+
+    def generation(slot: Slot) -> None:
+        ready.set()
+        assert step.wait(WAIT_S)
+        told.append(slot.yield_if_needed())
+        told.append(slot.yield_if_needed())
+
+    submit(lane, generation, Priority.DECODE)
+    assert ready.wait(WAIT_S)
+    final, never = Gate(), Gate()
+    submit(lane, final)
+    submit(lane, never, Priority.PARTIAL)
+    step.set()
+    assert final.began.wait(WAIT_S)
+    closing = asyncio.create_task(lane.close())
+    await asyncio.sleep(0)
+    assert lane._closing
+    final.let_go.set()
+    await closing
+    await lane.close()
+    assert told == [False, False]
+    assert not never.began.is_set()
+    assert not any(thread.is_alive() for thread in lane._threads)
+    shot = lane.snapshot()
+    assert (shot.done, shot.skipped, shot.running, shot.queued, shot.paused) == (2, 1, 0, 0, 0)
+    with pytest.raises(LaneFull):
+        submit(lane, Gate())
+
+
+async def test_threads_are_bounded_by_slots_and_paused() -> None:
+    lane = CpuLane(1, max_paused=3)
+    levels = [Priority.SPECULATIVE, Priority.PARTIAL, Priority.PLAYOUT, Priority.DECODE, Priority.FINAL]
+    began = [threading.Event() for _ in levels]
+    go = [threading.Event() for _ in levels]
+    ended = [threading.Event() for _ in levels]
+
+    def job(n: int) -> Callable[[Slot], None]:
+        def run(slot: Slot) -> None:
+            began[n].set()
+            assert go[n].wait(WAIT_S)
+            slot.yield_if_needed()
+            ended[n].set()
+
+        return run
+
+    for n, priority in enumerate(levels):
+        submit(lane, job(n), priority)
+        if n:
+            go[n - 1].set()
+        if n < len(levels) - 1:
+            assert began[n].wait(WAIT_S)
+    # The fourth pause was refused, so DECODE ran to its end before FINAL could begin.
+    assert ended[3].wait(WAIT_S)
+    assert began[4].wait(WAIT_S)
+    go[4].set()
+    for event in ended:
+        assert event.wait(WAIT_S)
+    await lane.close()
+    shot = lane.snapshot()
+    assert (shot.done, shot.yields, shot.yields_refused) == (5, 3, 1)
+    assert len(lane._threads) <= 4
+
+
+def test_a_lane_without_slots_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one slot"):
+        CpuLane(0)
+    assert CpuLane().slots >= 1
