@@ -1,0 +1,1 @@
+"""The one thread that runs MLX: its policy, its caches, its batch."""

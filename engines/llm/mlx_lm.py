@@ -1,0 +1,134 @@
+"""A language model on mlx-lm: all calls decode as one batch on the executor's thread.
+
+The class here is the event loop's half; :class:`engines.llm.mlx_rows.Rows` is the thread's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from engines.api import EngineError
+from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
+from engines.llm.mlx_rows import Rows, RowsLimits
+from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed
+
+_log = structlog.get_logger(__name__)
+
+
+class MlxLanguageModel:
+    """:class:`engines.api.LanguageModel` over a checkpoint folder that ``mlx_lm.load`` takes.
+
+    The prompt is the message list and nothing else: each call's KV cache is kept between turns and reused as far as it
+    begins like the new prompt (the list holds what was heard, the cache what was generated). Failure codes:
+    ``context_too_long``, ``overloaded``, ``invalid_request``, ``engine_error``, ``executor_dead``, ``executor_closed``.
+
+    ``owns_executor``: closing the model closes the executor (a preset with one MLX model).
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        executor: MlxExecutor,
+        max_context_tokens: int = 2048,
+        *,
+        max_generations: int = 64,
+        prefill_chunk_tokens: int = 64,
+        max_kept_bytes: int = 2 * 2**30,
+        max_kept_calls: int = 256,
+        owns_executor: bool = False,
+    ) -> None:
+        self._model_dir = model_dir
+        self._executor = executor
+        self._max_generations = max_generations
+        self._owns_executor = owns_executor
+        self._live: dict[tuple[str, int], Callable[[Generation], None]] = {}
+        self._started = False
+        self._rows = Rows(
+            executor,
+            RowsLimits(max_context_tokens, prefill_chunk_tokens, max_kept_bytes, max_kept_calls),
+            self._on_result,
+        )
+        executor.on_death(self._on_death)
+
+    async def start(self) -> None:
+        """Start the executor if need be, load the weights and warm the batch. Raises :class:`EngineError`."""
+        await self._executor.start()
+        if not self._model_dir.is_dir():
+            # mlx-lm would take a missing folder for the name of a repository, and ask the network for it.
+            raise EngineError("load_failed", f"there is no model folder {self._model_dir}")
+        try:
+            await self._executor.run(partial(self._rows.load, self._model_dir))
+        except ExecutorUnavailableError as error:
+            raise EngineError(error.code, str(error)) from error
+        except Exception as error:
+            raise EngineError("load_failed", f"{self._model_dir}: {type(error).__name__}: {error}") from error
+        self._started = True
+
+    async def close(self) -> None:
+        """Cancel everything and free the weights and caches; the executor goes on unless the model owns it."""
+        self._live.clear()
+        self._executor.off_death(self._on_death)
+        try:
+            await self._executor.run(self._rows.detach)
+        except ExecutorUnavailableError:
+            pass  # its thread has ended, and closed us on its way out
+        finally:
+            self._started = False
+            if self._owns_executor:
+                await self._executor.close()
+
+    def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
+        key = (request.call, request.epoch)
+        if key in self._live:
+            _log.error("a second generation for one epoch", call=request.call, epoch=request.epoch)
+            self._refuse(request, deliver, "invalid_request", "this epoch is already being generated")
+        elif request.max_tokens < 1:
+            self._refuse(request, deliver, "invalid_request", "max_tokens must be at least 1")
+        elif len(self._live) >= self._max_generations:
+            self._refuse(request, deliver, "overloaded", f"{self._max_generations} generations run already")
+        else:
+            try:
+                self._executor.post(partial(self._rows.insert, request))
+            except ExecutorUnavailableError as error:
+                self._refuse(request, deliver, error.code, str(error))
+            else:
+                self._live[key] = deliver
+
+    def prioritize(self, call: str, epoch: int) -> None:
+        if (call, epoch) in self._live:
+            self._control(partial(self._rows.prioritize, call, epoch))
+
+    def cancel(self, call: str, epoch: int) -> None:
+        if self._live.pop((call, epoch), None) is not None:
+            self._control(partial(self._rows.cancel, call, epoch))
+
+    def forget(self, call: str) -> None:
+        for key in [key for key in self._live if key[0] == call]:
+            del self._live[key]
+        self._control(partial(self._rows.forget, call))
+
+    def _control(self, act: Callable[[], None]) -> None:
+        with contextlib.suppress(ExecutorUnavailableError):  # nothing runs there any more
+            self._executor.post(act, control=True)
+
+    def _refuse(self, request: Generate, deliver: Callable[[Generation], None], code: str, message: str) -> None:
+        """Never from inside :meth:`generate`: the caller is not done with its own bookkeeping there."""
+        self._executor.soon(partial(deliver, GenerationFailed(request.epoch, code, message)))
+
+    def _on_result(self, call: str, epoch: int, result: Generation) -> None:
+        """On the loop. What comes for an epoch cancelled meanwhile ends here."""
+        deliver = self._live.get((call, epoch))
+        if deliver is None:
+            return
+        if isinstance(result, GenerationDone | GenerationFailed):
+            del self._live[(call, epoch)]
+        deliver(result)
+
+    def _on_death(self, code: str, message: str) -> None:
+        for call, epoch in list(self._live):
+            self._on_result(call, epoch, GenerationFailed(epoch, code, message))
