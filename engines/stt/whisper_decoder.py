@@ -1,0 +1,119 @@
+"""Whisper on CTranslate2 with a short mel window: one clip of audio to one hypothesis, on the calling thread.
+
+Whisper was trained on 30 s windows and spends most of its time encoding the padding. CTranslate2's encoder takes a
+shorter window, so a clip costs a quarter; but with too little silence after the speech the decoder loops
+("... shop. The shop. The shop."). :data:`FINAL_PAD_FRAMES` is where that stops; :data:`PARTIAL_PAD_FRAMES` needs a
+repetition penalty, which makes it fit only for words that will be replaced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engines.api import EngineError, Pcm16
+from streaming.jobs import INPUT_RATE_HZ
+
+FRAME_SAMPLES = 160
+"""One mel frame: 10 ms."""
+
+FULL_WINDOW_FRAMES = 3000
+FINAL_PAD_FRAMES = 1000
+PARTIAL_PAD_FRAMES = 200
+REPETITION_PENALTY = 1.3
+BUCKET_FRAMES = 100
+"""Windows are rounded up to this, so that few shapes exist and each can be warmed."""
+
+_TOKENS_PER_SECOND = 8
+_MIN_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What the decoder made of a clip. ``average_log_probability`` is per token, ``no_speech_probability`` in 0..1."""
+
+    text: str
+    no_speech_probability: float
+    average_log_probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    pad_frames: int
+    repetition_penalty: float = 1.0
+
+
+FINAL = DecodeOptions(FINAL_PAD_FRAMES)
+PARTIAL = DecodeOptions(PARTIAL_PAD_FRAMES, REPETITION_PENALTY)
+RETRY = DecodeOptions(FULL_WINDOW_FRAMES, 1.1)
+"""For a hypothesis that loops: the window Whisper was trained on."""
+
+
+class WhisperDecoder:
+    """Holds the weights. Up to ``workers`` threads may call :meth:`decode` at once, each computing on one core.
+
+    Raises :class:`EngineError` (``bad_weights``) when ``model_dir`` holds no CTranslate2 Whisper model.
+    """
+
+    def __init__(self, model_dir: Path, workers: int) -> None:
+        import ctranslate2
+        from faster_whisper.feature_extractor import FeatureExtractor
+        from tokenizers import Tokenizer
+
+        try:
+            self._tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+            self._model: Any = ctranslate2.models.Whisper(
+                str(model_dir), device="cpu", compute_type="int8", inter_threads=workers, intra_threads=1
+            )
+        except Exception as error:  # noqa: BLE001 (the tokenizers and ctranslate2 extensions raise bare types)
+            raise EngineError("bad_weights", f"{model_dir} holds no Whisper model: {error}") from error
+        self._features: Any = FeatureExtractor()
+        self._storage = ctranslate2.StorageView
+        self._multilingual: bool = self._model.is_multilingual
+        self._first_special = self._id("<|endoftext|>")
+
+    def decode(self, pcm: Pcm16, options: DecodeOptions, language: str = "en") -> Hypothesis:
+        """``pcm`` is at most 20 s at 16 kHz; longer audio is cut to the 30 s window."""
+        if pcm.size < FRAME_SAMPLES * 3:
+            return Hypothesis("", 1.0, 0.0)
+        mel = self._features(pcm.astype(np.float32) / 32768.0)
+        window = min(FULL_WINDOW_FRAMES, -(-(mel.shape[1] + options.pad_frames) // BUCKET_FRAMES) * BUCKET_FRAMES)
+        padded = np.zeros((1, mel.shape[0], window), dtype=np.float32)
+        used = min(mel.shape[1], window)
+        padded[0, :, :used] = mel[:, :used]
+        seconds = pcm.size / INPUT_RATE_HZ
+        result = self._model.generate(
+            self._storage.from_array(padded),
+            [self._prompt(language)],
+            beam_size=1,
+            max_length=_MIN_TOKENS + int(seconds * _TOKENS_PER_SECOND),
+            repetition_penalty=options.repetition_penalty,
+            return_scores=True,
+            return_no_speech_prob=True,
+        )[0]
+        ids = [token for token in result.sequences_ids[0] if token < self._first_special]
+        return Hypothesis(self._tokenizer.decode(ids).strip(), float(result.no_speech_prob), float(result.scores[0]))
+
+    def warm(self, longest_s: float) -> None:
+        """Run every window shape once, so that no caller pays for first-use allocation."""
+        for seconds in range(1, int(longest_s) + 1):
+            silence = np.zeros(seconds * INPUT_RATE_HZ, dtype=np.int16)
+            self.decode(silence, PARTIAL)
+            self.decode(silence, FINAL)
+
+    def close(self) -> None:
+        self._model.unload_model()
+
+    def _prompt(self, language: str) -> list[int]:
+        start, transcribe = self._id("<|startoftranscript|>"), self._id("<|transcribe|>")
+        spoken = [self._id(f"<|{language}|>"), transcribe] if self._multilingual else []
+        return [start, *spoken, self._id("<|notimestamps|>")]
+
+    def _id(self, token: str) -> int:
+        found: int | None = self._tokenizer.token_to_id(token)
+        if found is None:
+            raise EngineError("bad_weights", f"the tokenizer has no token {token}")
+        return found
