@@ -1,0 +1,1 @@
+"""End of turn: has the caller finished, or only paused."""

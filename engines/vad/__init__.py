@@ -1,0 +1,1 @@
+"""Voice activity: is someone speaking, 32 ms at a time."""
