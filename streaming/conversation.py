@@ -117,19 +117,12 @@ class Conversation:
     def messages(self, instructions: str) -> tuple[Message, ...]:
         """The prompt: instructions, then every item that has words. Neighbours of one role are joined, because a
         caller who goes on talking is still saying one thing to the model."""
-        merged: list[Message] = [Message("system", instructions)] if instructions else []
-        for item in self._items:
-            text = (item.text or "").strip()
-            if not text:
-                continue
-            if item.cut:
-                text = text.rstrip(".,;:!?… ") + "…"
-            if merged and merged[-1].role == item.role:
-                separator = "\n" if item.role == "system" else " "
-                merged[-1] = Message(item.role, merged[-1].content + separator + text)
-            else:
-                merged.append(Message(item.role, text))
-        return tuple(merged)
+        spoken = (Message(item.role, _as_heard(item)) for item in self._items)
+        return _join([Message("system", instructions), *spoken])
+
+    def messages_with(self, instructions: str, following: Message) -> tuple[Message, ...]:
+        """The prompt, as it would be with one more message at its end."""
+        return _join([*self.messages(instructions), following])
 
     def _index(self, item_id: str, param: str = "item_id") -> int:
         for index, item in enumerate(self._items):
@@ -142,3 +135,22 @@ class Conversation:
             oldest = next((i for i, item in enumerate(self._items) if item.role != "system"), 0)
             del self._items[oldest]
             self.dropped += 1
+
+
+def _as_heard(item: Item) -> str:
+    text = (item.text or "").strip()
+    return text.rstrip(".,;:!?… ") + "…" if item.cut and text else text
+
+
+def _join(messages: list[Message]) -> tuple[Message, ...]:
+    joined: list[Message] = []
+    for message in messages:
+        text = message.content.strip()
+        if not text:
+            continue
+        if joined and joined[-1].role == message.role:
+            separator = "\n" if message.role == "system" else " "
+            joined[-1] = Message(message.role, joined[-1].content + separator + text)
+        else:
+            joined.append(Message(message.role, text))
+    return tuple(joined)

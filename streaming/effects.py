@@ -24,6 +24,12 @@ class CancelEpoch(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class CancelJobs(msgspec.Struct, frozen=True):
+    """Stop every job of the epoch; what is queued of its audio still plays."""
+
+    epoch: int
+
+
 class OpenPlayout(msgspec.Struct, frozen=True):
     """Audio of this epoch goes to the leg from now on, tagged with these ids on a Realtime wire."""
 
@@ -56,26 +62,13 @@ class Notify(msgspec.Struct, frozen=True):
 
 
 class SetTimer(msgspec.Struct, frozen=True):
-    """Fire ``TimerFired(name)`` at this time; replaces a timer of the same name."""
+    """Feed ``TimerFired`` at this time. A session has one timer: this replaces it."""
 
-    name: str
     at: float
 
 
 class CancelTimer(msgspec.Struct, frozen=True):
-    name: str
-
-
-class DiscardInput(msgspec.Struct, frozen=True):
-    """Caller audio before the position is no longer needed."""
-
-    before_samples: int
-
-
-class RecordTurn(msgspec.Struct, frozen=True):
-    """The latency record of one turn; see :class:`TurnTimes`."""
-
-    times: TurnTimes
+    """No more ``TimerFired``."""
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
@@ -97,6 +90,12 @@ class TurnTimes(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
 
 
+class RecordTurn(msgspec.Struct, frozen=True):
+    """The latency record of one turn."""
+
+    times: TurnTimes
+
+
 class Count(msgspec.Struct, frozen=True):
     """Something was dropped, came late, or was decided: add one to the counter of this name."""
 
@@ -116,6 +115,7 @@ Effect = (
     | Synthesize
     | Promote
     | CancelEpoch
+    | CancelJobs
     | OpenPlayout
     | HoldPlayout
     | ReleasePlayout
@@ -123,7 +123,6 @@ Effect = (
     | Notify
     | SetTimer
     | CancelTimer
-    | DiscardInput
     | RecordTurn
     | Count
     | EndCall

@@ -53,9 +53,7 @@ class HungUp(msgspec.Struct, frozen=True):
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """A timer set by :class:`streaming.effects.SetTimer` came due."""
-
-    name: str
+    """The timer set by :class:`streaming.effects.SetTimer` came due."""
 
 
 class Drain(msgspec.Struct, frozen=True):
@@ -72,7 +70,7 @@ class Configure(msgspec.Struct, frozen=True):
 
 
 class CommitInput(msgspec.Struct, frozen=True):
-    """``buffered_ms`` is how much audio the client has appended since the last commit or clear."""
+    """The client says that its turn is over; its audio reaches up to ``end_samples``."""
 
     end_samples: int
     event_id: str | None = None

@@ -1,0 +1,401 @@
+"""The response region of a session: which reply is live, which one is a speculation, and how each one ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from streaming.config import BargeIn, ResponseOptions, SessionConfig
+from streaming.conversation import Conversation, Item
+from streaming.effects import (
+    CancelEpoch,
+    Count,
+    Effect,
+    HoldPlayout,
+    Notify,
+    Promote,
+    RecordTurn,
+    ReleasePlayout,
+)
+from streaming.events import AudioQueued, AudioSent, PlayoutResumed
+from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token
+from streaming.listening import Utterance
+from streaming.notices import Notice, Reason, Status
+from streaming.reply import FIRST_TOKEN_S, STALL_S, STEP_S, Reply
+from streaming.turns import HOLD_MS, InterruptionPolicy, Verdict
+
+MAX_PAST_REPLIES = 16
+"""Replies that can still be truncated by a client that played less than it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What a speculation was made from. Any difference makes it worthless."""
+
+    utterance: int
+    revision: int
+    text: str
+    version: int
+
+
+class Answering:
+    """At most one live reply, one speculation, and one reply that was sent and is still being heard."""
+
+    def __init__(
+        self,
+        call_id: str,
+        config: SessionConfig,
+        conversation: Conversation,
+        new_id: Callable[[str], str],
+        emit: Callable[[Effect], None],
+    ) -> None:
+        self.config = config
+        self.version = 0
+        """Raised by every change of the context a reply is made from."""
+        self.reply: Reply | None = None
+        self.held_at: float | None = None
+        self.idle_since: float | None = None
+        """When the last reply had been heard; None while one is live or the caller has not been answered yet."""
+        self.end_cause: str | None = None
+        """Set when the call's last words were heard."""
+        self._call_id = call_id
+        self._conversation = conversation
+        self._new_id = new_id
+        self._emit = emit
+        self._epoch = 0
+        self._policy = InterruptionPolicy()
+        self._speculation: tuple[Reply, _Basis] | None = None
+        self._tail: Reply | None = None
+        self._stalled_at = 0.0
+        self._past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
+
+    # --- beginning a reply ------------------------------------------------------------------------------------
+
+    def start(self, options: ResponseOptions, utterance: Utterance | None, now: float) -> None:
+        """Generate a reply to the conversation as it is."""
+        self.drop_speculation()
+        reply = self._new(self._config_for(options), options.metadata, utterance, now)
+        if options.input_text is None:
+            messages = self._conversation.messages(reply.config.instructions)
+        else:
+            messages = _prompt(reply.config.instructions, options.input_text)
+        self._go_live(reply)
+        reply.generate(messages, now, speculative=False)
+
+    def say(self, text: str, now: float, *, apology: bool = False, ends_call: str | None = None) -> None:
+        """Speak a fixed text: a greeting, an apology, a farewell."""
+        self.drop_speculation()
+        reply = self._new(self.config, None, None, now)
+        reply.is_apology = apology
+        reply.ends_call = ends_call
+        self._go_live(reply)
+        reply.say(text, now)
+
+    def speculate(self, utterance: Utterance, now: float) -> None:
+        """Begin the reply to words whose turn may not be over. Nothing of it leaves before :meth:`answer`."""
+        basis = _Basis(utterance.id, utterance.revision, utterance.text, self.version)
+        if self._speculation is not None and self._speculation[1] == basis:
+            return
+        self.drop_speculation()
+        reply = self._new(self.config, None, utterance, now)
+        self._speculation = (reply, basis)
+        prompt = self._conversation.messages_with(self.config.instructions, Message("user", utterance.text))
+        reply.generate(prompt, now, speculative=True)
+
+    def drop_speculation(self) -> None:
+        if self._speculation is not None:
+            self._speculation[0].drop()
+            self._speculation = None
+            self._emit(Count("speculation_dropped"))
+
+    def speculation_for(self, utterance: Utterance) -> Reply | None:
+        """The speculation made of just these words in just this context; any other is dropped. To be asked before
+        the utterance enters the conversation."""
+        if self._speculation is None:
+            return None
+        reply, basis = self._speculation
+        if basis != _Basis(utterance.id, utterance.revision, utterance.text, self.version) or reply.failure:
+            self.drop_speculation()
+            return None
+        self._speculation = None
+        return reply
+
+    def answer(self, utterance: Utterance, promoted: Reply | None, now: float) -> None:
+        """Reply to a turn that is in the conversation."""
+        if promoted is None:
+            self.start(ResponseOptions(), utterance, now)
+        else:
+            self._emit(Count("speculation_promoted"))
+            self._emit(Promote(promoted.epoch))
+            self._go_live(promoted)
+            promoted.synthesize_next(now)
+        if self.reply is not None:
+            self.reply.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+
+    # --- what engines and the leg answer ----------------------------------------------------------------------
+
+    def token(self, event: Token, now: float) -> None:
+        if (reply := self._find(event.epoch, "late_token")) is not None and reply.generated is None:
+            reply.add_text(event.text, now)
+
+    def generated(self, event: GenerationDone, now: float) -> None:
+        if (reply := self._find(event.epoch, "late_generation")) is None or reply.generated is not None:
+            return
+        reply.end_text(event.reason, event.usage, now)
+        if not reply.raw.strip():
+            reply.fail("empty_reply", "the language model gave no text")
+
+    def failed(self, event: GenerationFailed | SynthesisFailed) -> None:
+        if (reply := self._find(event.epoch, "late_failure")) is not None:
+            self._emit(Count("engine_failed"))
+            reply.fail(event.code, event.message)
+
+    def queued(self, event: AudioQueued, now: float) -> None:
+        if (reply := self._find(event.epoch, "late_audio")) is not None and reply.failure is None:
+            reply.add_audio(event.segment, event.samples, event.words, last=event.last, now=now)
+
+    def sent(self, event: AudioSent, now: float) -> None:
+        if (reply := self._find(event.epoch, "late_sent")) is not None:
+            reply.sent(event.sent_samples, now)
+
+    def resumed(self, event: PlayoutResumed) -> None:
+        if (reply := self._find(event.epoch, "late_resume")) is not None:
+            reply.clock.stop(event.from_samples)
+
+    # --- interruption -----------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        return self.reply is not None
+
+    def hold(self, onset_at: float, now: float) -> None:
+        """Stop the sound of the live reply, keeping what was not heard."""
+        if self.reply is None or self.held_at is not None:
+            return
+        heard = self.reply.heard_samples(now)
+        self.held_at = now
+        self.reply.stamp_cut(onset_at, now)
+        self._emit(HoldPlayout(self.reply.epoch, heard))
+        self.reply.clock.stop(heard)
+
+    def release(self) -> None:
+        """Let a held reply go on."""
+        if self.held_at is not None and self.reply is not None:
+            self._emit(Count("barge_in_released"))
+            self._emit(ReleasePlayout(self.reply.epoch))
+        self.held_at = None
+
+    def judge(self, utterance: Utterance, now: float) -> None:
+        """Decide on the held reply by what is known of the caller's utterance."""
+        reply = self.reply
+        if reply is None:
+            return
+        heard = reply.heard_samples(now) > 0
+        if self.held_at is None:
+            if self._policy.is_interruption(utterance.partial, reply.raw, heard=heard):
+                self.interrupt("turn_detected", utterance.onset_at, now)
+            return
+        verdict = self._policy.decide(
+            utterance.text,
+            reply.raw,
+            heard=heard,
+            voiced_ms=utterance.voiced_ms,
+            speaking=not utterance.paused,
+            held_ms=(now - self.held_at) * 1000,
+        )
+        if verdict is Verdict.COMMIT:
+            self.interrupt("turn_detected", utterance.onset_at, now)
+        elif verdict is Verdict.RELEASE:
+            self.release()
+
+    def ends_reply(self, utterance: Utterance, now: float) -> bool:
+        """Whether the finished utterance is a reason to end the live reply, or only says: go on."""
+        if self.reply is None:
+            return True
+        heard = self.reply.heard_samples(now) > 0
+        return self._policy.is_interruption(utterance.text, self.reply.raw, heard=heard)
+
+    def interrupt(self, reason: Reason, onset_at: float | None, now: float, first: Notice | None = None) -> None:
+        """End the live reply, or what is still being heard of one that was sent: the context keeps what was heard.
+
+        ``first`` is told to the wire after the sound was stopped and before the response's end.
+        """
+        self.drop_speculation()
+        self.interrupt_tail(now)
+        self.interrupt_reply(reason, onset_at, now, first)
+
+    def interrupt_reply(self, reason: Reason, onset_at: float | None, now: float, first: Notice | None = None) -> None:
+        """End the live reply only: a speculation for the words that end it lives on."""
+        reply = self.reply
+        item = reply.cut(now) if reply is not None else None
+        if first is not None:
+            self._emit(Notify(first))
+        if reply is None or item is None:
+            return
+        if onset_at is not None:
+            reply.stamp_cut(onset_at, now)
+        self._emit(Count("barge_in_committed" if reason == "turn_detected" else "response_cancelled"))
+        self._end(reply, "cancelled", reason, item, now)
+
+    def interrupt_tail(self, now: float) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None and tail.heard_samples(now) < tail.ledger.samples:
+            self.change(tail.cut(now))
+
+    def truncate(self, item_id: str, audio_end_ms: int, now: float) -> Item | None:
+        """The client played only this much. None: it can't have been so much. Raises KeyError for an item that no
+        reply of this call made, or one too long ago."""
+        replies = (self.reply, *reversed(self._past))
+        reply = next((r for r in replies if r is not None and r.item_id == item_id), None)
+        if reply is None:
+            raise KeyError(item_id)
+        item = reply.truncate(audio_end_ms, now)
+        if item is not None:
+            if self._tail is reply:
+                self._tail = None
+            self.change(item)
+        return item
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def deadline(self, now: float) -> float | None:
+        """When :meth:`advance` wants to be called at the latest."""
+        times: list[float] = []
+        for reply in self._active():
+            if reply.waits_for_engine:
+                times.append(self._engine_bound(reply))
+            if self._may_stall(reply):
+                times.append(reply.progress_at + STALL_S)
+        reply = self.reply
+        if self.held_at is not None:
+            times.append(self.held_at + HOLD_MS / 1000)
+        elif reply is not None and reply.all_sent:
+            times.append(reply.clock.dry_at(now))
+        return min(times, default=None)
+
+    def advance(self, now: float) -> None:
+        """Move on what time or the last event made ready."""
+        for reply in self._active():
+            if self._may_stall(reply) and now >= reply.progress_at + STALL_S:
+                self._stalled_at = reply.progress_at
+                reply.stalled(now)
+            if reply.waits_for_engine and now >= self._engine_bound(reply):
+                self._emit(Count("engine_timeout"))
+                reply.fail("engine_timeout", "an engine did not answer in time")
+        if self._speculation is not None and self._speculation[0].failure:
+            self.drop_speculation()
+        reply = self.reply
+        if reply is not None and self.held_at is None and self._over(reply, now):
+            status: Status = "failed" if reply.failure else "completed"
+            if reply.generated == "length" and not reply.failure:
+                self._end(reply, "incomplete", "max_output_tokens", reply.item("completed", reply.raw), now)
+            else:
+                text = reply.heard_text(reply.clock.dry_at(now)) if reply.failure else reply.raw
+                item = reply.item(status, text, cut=reply.failure is not None and bool(text))
+                self._end(reply, status, "error" if reply.failure else None, item, now)
+
+    def change(self, item: Item) -> None:
+        """Put a new state of an item into the context."""
+        self._conversation.replace(item)
+        self.version += 1
+
+    def abandon(self, now: float) -> None:
+        """After a defect: end what is being made, whatever state it is in."""
+        self._speculation = self._tail = self.held_at = None
+        reply, self.reply = self.reply, None
+        for epoch in range(max(1, self._epoch - 1), self._epoch + 1):
+            self._emit(CancelEpoch(epoch))
+        if reply is not None and reply.live:
+            reply.failure = ("internal_error", "a defect ended this response")
+            reply.finish("failed", "error", reply.item("failed", reply.heard_text(now), cut=True))
+        self.idle_since = now
+
+    def close(self) -> None:
+        """The call ends: stop every job."""
+        for reply in self._active():
+            self._emit(CancelEpoch(reply.epoch))
+        if self.reply is not None:
+            self._emit(RecordTurn(self.reply.turn_times()))
+        self.reply = self._tail = self._speculation = self.held_at = None
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _new(
+        self, config: SessionConfig, metadata: dict[str, str] | None, utterance: Utterance | None, now: float
+    ) -> Reply:
+        self._epoch += 1
+        return Reply(
+            call_id=self._call_id,
+            epoch=self._epoch,
+            response_id=self._new_id("resp"),
+            item_id=self._new_id("item"),
+            config=config,
+            metadata=metadata,
+            utterance=utterance.id if utterance else 0,
+            speech_end_at=utterance.speech_end_at if utterance else now,
+            emit=self._emit,
+        )
+
+    def _config_for(self, options: ResponseOptions) -> SessionConfig:
+        changes = {
+            name: value
+            for name in ("instructions", "audio_output", "max_output_tokens")
+            if (value := getattr(options, name)) is not None
+        }
+        return msgspec.structs.replace(self.config, **changes)
+
+    def _go_live(self, reply: Reply) -> None:
+        self.reply = reply
+        self.held_at = None
+        self.idle_since = None
+        previous = self._conversation.last_id
+        self._conversation.add(reply.go_live(previous))
+        self.version += 1
+
+    def _end(self, reply: Reply, status: Status, reason: Reason | None, item: Item, now: float) -> None:
+        self.change(item)
+        reply.finish(status, reason, item)
+        self._emit(RecordTurn(reply.turn_times()))
+        self._past.append(reply)
+        self.reply = self.held_at = None
+        self.idle_since = now
+        if status in ("completed", "incomplete") and reply.heard_samples(now) < reply.ledger.samples:
+            self._tail = reply
+            self.idle_since = reply.clock.dry_at(now)
+        if reply.ends_call is not None:
+            self.end_cause = reply.ends_call
+        elif status == "failed" and self.config.apology and not reply.is_apology:
+            self.say(self.config.apology, now, apology=True)
+
+    def _over(self, reply: Reply, now: float) -> bool:
+        if not reply.config.audio_output:
+            return reply.generated is not None
+        if not reply.all_sent:
+            return False
+        waits = self.config.turn.barge_in is BargeIn.HOLD or reply.ends_call is not None
+        return not waits or now >= reply.clock.dry_at(now)
+
+    def _active(self) -> list[Reply]:
+        speculative = self._speculation[0] if self._speculation is not None else None
+        return [reply for reply in (self.reply, speculative) if reply is not None]
+
+    def _may_stall(self, reply: Reply) -> bool:
+        return reply.generated is None and bool(reply.raw) and reply.progress_at != self._stalled_at
+
+    def _engine_bound(self, reply: Reply) -> float:
+        return reply.progress_at + (STEP_S if reply.raw else FIRST_TOKEN_S)
+
+    def _find(self, epoch: int, late: str) -> Reply | None:
+        for reply in self._active():
+            if reply.epoch == epoch:
+                return reply
+        self._emit(Count(late))
+        return None
+
+
+def _prompt(instructions: str, input_text: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
+    first = [Message("system", instructions)] if instructions else []
+    return (*first, *(Message(role, text) for role, text in input_text))  # type: ignore[arg-type]

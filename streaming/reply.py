@@ -1,0 +1,367 @@
+"""One attempt at a response: tokens to clauses to speech, and what of it was heard. One epoch each."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from streaming.config import SessionConfig
+from streaming.conversation import Item, PartKind
+from streaming.effects import CancelEpoch, CancelJobs, ClosePlayout, Effect, Notify, OpenPlayout, TurnTimes
+from streaming.heard import HeardLedger
+from streaming.jobs import Generate, Message, Priority, Synthesize, Usage, WordEnd
+from streaming.notices import (
+    OutputEnded,
+    OutputStarted,
+    OutputTextDelta,
+    OutputTranscriptDelta,
+    Reason,
+    Response,
+    ResponseCreated,
+    ResponseDone,
+    Status,
+)
+from streaming.pacing import PlayoutClock
+from streaming.text.clauses import ClauseSplitter, Segment
+from streaming.text.speakable import speakable
+
+AHEAD_S = 3.0
+"""Speech is made at most this far ahead of what the caller hears."""
+
+STALL_S = 0.25
+"""A language model that says nothing for this long has its words spoken without waiting for the clause's end."""
+
+FIRST_TOKEN_S = 20.0
+STEP_S = 15.0
+"""Bounds on waiting for a first token, and for a next token or piece of audio."""
+
+MAX_REPLY_CHARS = 20_000
+
+
+class ReplyState(enum.Enum):
+    SPECULATIVE = "speculative"
+    LIVE = "live"
+    ENDED = "ended"
+
+
+class Reply:
+    """Feeds on one epoch's results and emits effects. The session decides what it means for the call."""
+
+    def __init__(
+        self,
+        *,
+        call_id: str,
+        epoch: int,
+        response_id: str,
+        item_id: str,
+        config: SessionConfig,
+        metadata: dict[str, str] | None,
+        utterance: int,
+        speech_end_at: float,
+        emit: Callable[[Effect], None],
+    ) -> None:
+        self.epoch = epoch
+        self.response_id = response_id
+        self.item_id = item_id
+        self.config = config
+        self.state = ReplyState.SPECULATIVE
+        self.raw = ""
+        self.ledger = HeardLedger(config.output_rate_hz)
+        self.clock = PlayoutClock(config.output_rate_hz)
+        self.times = TurnTimes(response_id, utterance, speculative=False)
+        self.speech_end_at = speech_end_at
+        self.is_apology = False
+        self.ends_call: str | None = None
+        self.failure: tuple[str, str] | None = None
+        self.usage = Usage()
+        self.generated: str | None = None
+        """Why the text ended ("stop", "length"), None while it goes on."""
+        self.progress_at = speech_end_at
+        self.status: Status = "in_progress"
+        self._call_id = call_id
+        self._metadata = metadata
+        self._emit = emit
+        self._splitter = ClauseSplitter()
+        self._waiting: deque[int] = deque()
+        self._texts: list[str] = []
+        self._ends: list[int] = []
+        self._in_synthesis: int | None = None
+        self._announced_chars = 0
+        self._announced_segments = 0
+        self._output_started = False
+        self._previous_item_id: str | None = None
+        self._heard_override: int | None = None
+
+    # --- beginning --------------------------------------------------------------------------------------------
+
+    def generate(self, messages: tuple[Message, ...], now: float, *, speculative: bool) -> None:
+        """Ask for the text."""
+        self.progress_at = now
+        self.times = msgspec.structs.replace(self.times, speculative=speculative)
+        self._emit(
+            Generate(
+                call=self._call_id,
+                epoch=self.epoch,
+                messages=messages,
+                priority=Priority.SPECULATIVE if speculative else Priority.DECODE,
+                deadline=now + 0.5,
+                max_tokens=self.config.max_output_tokens,
+                temperature=self.config.temperature,
+            )
+        )
+
+    def say(self, text: str, now: float) -> None:
+        """A fixed text in place of a generated one."""
+        self.add_text(text, now)
+        self.end_text("stop", Usage(), now)
+
+    def go_live(self, previous_item_id: str | None) -> Item:
+        """The reply is the call's answer from now on: tell the wire, let its audio play. Returns its item."""
+        self.state = ReplyState.LIVE
+        self._previous_item_id = previous_item_id
+        self._emit(Notify(ResponseCreated(self._snapshot())))
+        if self.config.audio_output:
+            self._emit(OpenPlayout(self.epoch, self.response_id, self.item_id))
+        if self.raw or self.generated:
+            self._start_output()
+        return self.item("in_progress")
+
+    # --- what engines answer ----------------------------------------------------------------------------------
+
+    def add_text(self, text: str, now: float) -> None:
+        self.progress_at = now
+        if self.times.first_token_ms is None:
+            self._stamp("first_token_ms", now)
+        if len(self.raw) + len(text) > MAX_REPLY_CHARS:
+            text = text[: MAX_REPLY_CHARS - len(self.raw)]
+            self._emit(CancelJobs(self.epoch))
+        self.raw += text
+        if self.state is ReplyState.LIVE:
+            self._start_output()
+        if self.config.audio_output:
+            self._add_segments(self._splitter.feed(text), now)
+
+    def end_text(self, reason: str, usage: Usage, now: float) -> None:
+        self.progress_at = now
+        self.generated = reason
+        self.usage = usage
+        if self.state is ReplyState.LIVE:
+            self._start_output()
+        if self.config.audio_output:
+            self._add_segments(self._splitter.flush(), now)
+
+    def stalled(self, now: float) -> None:
+        """No token for :data:`STALL_S`: say what there is, when nothing else is left to say."""
+        if self.generated is None and not self._waiting and self._in_synthesis is None and self.config.audio_output:
+            self._add_segments(self._splitter.flush_pending(), now)
+
+    def add_audio(self, segment: int, samples: int, words: tuple[WordEnd, ...], *, last: bool, now: float) -> None:
+        self.progress_at = now
+        self.ledger.add_audio(segment, samples, words, last=last)
+        if samples and self.times.first_audio_ms is None:
+            self._stamp("first_audio_ms", now)
+        if last:
+            self._in_synthesis = None
+            self.synthesize_next(now)
+
+    def sent(self, position_samples: int, now: float) -> None:
+        self.progress_at = now
+        if self.times.first_sent_ms is None:
+            self._stamp("first_sent_ms", now)
+        self.clock.sent(position_samples, now)
+        while self._announced_segments < len(self._ends):
+            if self.ledger.audio_start(self._announced_segments) >= position_samples:
+                break
+            self._announce_segment()
+        self.synthesize_next(now)
+
+    def synthesize_next(self, now: float) -> None:
+        """Begin the next segment if it is time: one after another, at most :data:`AHEAD_S` ahead, and only the
+        first of a speculation."""
+        if self._in_synthesis is not None or not self._waiting or self.state is ReplyState.ENDED:
+            return
+        segment = self._waiting[0]
+        if segment > 0 and self.state is ReplyState.SPECULATIVE:
+            return
+        ahead_s = (self.ledger.samples - self.clock.heard_samples(now)) / self.config.output_rate_hz
+        if ahead_s >= AHEAD_S:
+            return
+        self._waiting.popleft()
+        self._in_synthesis = segment
+        first = self.ledger.samples == 0
+        self._emit(
+            Synthesize(
+                call=self._call_id,
+                epoch=self.epoch,
+                segment=segment,
+                text=self._texts[segment],
+                voice=self.config.voice,
+                priority=Priority.FIRST_AUDIO if first else Priority.PLAYOUT,
+                deadline=now + max(0.0, ahead_s),
+                speed=self.config.speed,
+                language=self.config.language,
+            )
+        )
+
+    # --- state ------------------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> bool:
+        return self.state is ReplyState.LIVE
+
+    @property
+    def made(self) -> bool:
+        """All text and all audio of it is there."""
+        return self.generated is not None and not self._waiting and self._in_synthesis is None
+
+    @property
+    def all_sent(self) -> bool:
+        return self.made and self.clock.sent_samples >= self.ledger.samples
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether the next move is an engine's: then its time is bounded."""
+        return self.generated is None or self._in_synthesis is not None
+
+    def heard_samples(self, now: float) -> int:
+        return self.clock.heard_samples(now) if self._heard_override is None else self._heard_override
+
+    def heard_text(self, now: float) -> str:
+        """What of the text the caller has heard; for a text reply, all of it."""
+        if not self.config.audio_output:
+            return self.raw
+        return self.raw[: self.ledger.raw_end(self.heard_samples(now))]
+
+    # --- ending -----------------------------------------------------------------------------------------------
+
+    def fail(self, code: str, message: str) -> None:
+        """An engine gave up: no more is made; what is queued still plays."""
+        self.failure = (code, message)
+        self.generated = self.generated or "stop"
+        self._waiting.clear()
+        self._in_synthesis = None
+        self._emit(CancelJobs(self.epoch))
+
+    def drop(self) -> None:
+        """A speculation that was wrong: nobody was told of it."""
+        self.state = ReplyState.ENDED
+        self._emit(CancelEpoch(self.epoch))
+
+    def truncate(self, audio_end_ms: int, now: float) -> Item | None:
+        """The client says how much it played. None: more than was ever sent."""
+        samples = audio_end_ms * self.config.output_rate_hz // 1000
+        if samples > self.clock.sent_samples:
+            return None
+        self._heard_override = samples
+        complete = samples >= self.ledger.samples and self.made
+        return self.item("completed" if complete else "incomplete", self.heard_text(now), cut=not complete)
+
+    def cut(self, now: float) -> Item:
+        """Stop at once. Returns the item as it was heard; :meth:`finish` tells the wire."""
+        heard = self.clock.heard_samples(now)
+        item = self.item("incomplete", self.heard_text(now), cut=True)
+        self._heard_override = heard
+        self._emit(CancelEpoch(self.epoch))
+        return item
+
+    def finish(self, status: Status, reason: Reason | None, item: Item) -> None:
+        """Tell the wire that the response is over."""
+        self.state = ReplyState.ENDED
+        self.status = status
+        if status == "completed" and self.config.audio_output:
+            self._emit(ClosePlayout(self.epoch))
+        if self._output_started:
+            if status == "completed":
+                self._announce(len(self.raw))
+            wire_item = self.item("completed" if status == "completed" else "incomplete", self._announced)
+            self._emit(Notify(OutputEnded(self.response_id, wire_item, self._previous_item_id, self._announced)))
+        self._emit(Notify(ResponseDone(self._snapshot(reason, item if self._output_started else None))))
+
+    def stamp_cut(self, onset_at: float, now: float) -> None:
+        """Record how long after the caller's onset the reply was silenced."""
+        if self.times.cut_to_silence_ms is None:
+            self.times = msgspec.structs.replace(self.times, cut_to_silence_ms=(now - onset_at) * 1000)
+
+    def stamp_turn(self, *, decision_at: float | None, final_at: float | None) -> None:
+        """Record when the turn was decided and its transcript was there."""
+        self.times = msgspec.structs.replace(
+            self.times,
+            decision_ms=None if decision_at is None else (decision_at - self.speech_end_at) * 1000,
+            final_ms=None if final_at is None else (final_at - self.speech_end_at) * 1000,
+        )
+
+    def turn_times(self) -> TurnTimes:
+        return msgspec.structs.replace(
+            self.times,
+            prompt_tokens=self.usage.prompt_tokens,
+            prefilled_tokens=self.usage.prefilled_tokens,
+            completion_tokens=self.usage.completion_tokens,
+        )
+
+    def item(self, status: Status, text: str | None = None, *, cut: bool = False) -> Item:
+        kind = PartKind.OUTPUT_AUDIO if self.config.audio_output else PartKind.OUTPUT_TEXT
+        state: Literal["in_progress", "completed", "incomplete"] = "incomplete"
+        if status == "in_progress" or status == "completed":
+            state = status
+        return Item(self.item_id, "assistant", kind, text, state, cut)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    @property
+    def _announced(self) -> str:
+        return self.raw[: self._announced_chars]
+
+    def _add_segments(self, segments: list[Segment], now: float) -> None:
+        for segment in segments:
+            spoken = speakable(segment.text, self.config.language)
+            index = self.ledger.add_segment(segment.start, segment.end, segment.text, spoken)
+            self._texts.append(spoken.text)
+            self._ends.append(segment.end)
+            if self.times.first_clause_ms is None:
+                self._stamp("first_clause_ms", now)
+            if spoken.text:
+                self._waiting.append(index)
+            else:
+                self.ledger.add_audio(index, 0, (), last=True)
+        self.synthesize_next(now)
+
+    def _start_output(self) -> None:
+        if not self._output_started:
+            self._output_started = True
+            started = self.item("in_progress")
+            self._emit(Notify(OutputStarted(self.response_id, started, self._previous_item_id)))
+        if not self.config.audio_output:
+            self._announce(len(self.raw))
+
+    def _announce_segment(self) -> None:
+        self._announce(self._ends[self._announced_segments])
+        self._announced_segments += 1
+
+    def _announce(self, end: int) -> None:
+        delta = self.raw[self._announced_chars : end]
+        if delta:
+            self._announced_chars = end
+            notice = OutputTranscriptDelta if self.config.audio_output else OutputTextDelta
+            self._emit(Notify(notice(self.response_id, self.item_id, delta)))
+
+    def _stamp(self, name: str, now: float) -> None:
+        self.times = msgspec.structs.replace(self.times, **{name: (now - self.speech_end_at) * 1000})
+
+    def _snapshot(self, reason: Reason | None = None, item: Item | None = None) -> Response:
+        code, message = self.failure if self.failure and self.status == "failed" else (None, None)
+        return Response(
+            id=self.response_id,
+            status=self.status,
+            audio_output=self.config.audio_output,
+            item=item,
+            reason=reason,
+            error_code=code,
+            error_message=message,
+            usage=self.usage,
+            output_ms=self.clock.sent_samples * 1000 // self.config.output_rate_hz,
+            metadata=self._metadata,
+        )

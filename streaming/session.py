@@ -1,0 +1,398 @@
+"""One conversation as a state machine: events in, effects out, no samples and no clock of its own.
+
+Three regions change independently: what is heard (:mod:`streaming.listening`), which reply is being made
+(:mod:`streaming.answering`), and its playout, which a barge-in holds, and then ends or lets go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from streaming import events as ev
+from streaming.answering import Answering
+from streaming.config import BargeIn, ResponseOptions, SessionConfig
+from streaming.conversation import Conversation, Item, ItemError, PartKind
+from streaming.effects import CancelTimer, Count, Effect, EndCall, Notify, SetTimer
+from streaming.jobs import (
+    INPUT_RATE_HZ,
+    EndOfTurnScored,
+    FinalTranscript,
+    GenerationDone,
+    GenerationFailed,
+    PartialTranscript,
+    SynthesisFailed,
+    Token,
+    TranscriptionFailed,
+)
+from streaming.listening import Listening, Utterance
+from streaming.notices import (
+    CommandFailed,
+    IdleTimeout,
+    InputCleared,
+    InputCommitted,
+    ItemAdded,
+    ItemDeleted,
+    ItemRetrieved,
+    ItemTruncated,
+    Notice,
+    SpeechStarted,
+    TranscriptCompleted,
+    TranscriptDelta,
+    TranscriptFailed,
+)
+from streaming.reply import Reply
+from streaming.vad import samples_to_ms
+
+LEAST_COMMIT_MS = 100
+MAX_WANTED = 8
+"""Responses asked for while words they shall answer are still being transcribed."""
+
+
+class Session:
+    """Feed it every event of one call, in order, with the time; perform its effects in order.
+
+    Args:
+        call_id: names the call to the engines.
+        config: how to listen and answer; :class:`streaming.events.Configure` replaces it.
+        new_id: makes a fresh id of a kind ("item", "resp").
+        now: seconds on the clock of all later ``now``.
+    """
+
+    def __init__(self, call_id: str, config: SessionConfig, new_id: Callable[[str], str], now: float) -> None:
+        self.config = config
+        self.conversation = Conversation()
+        self.ended: str | None = None
+        self._effects: list[Effect] = []
+        self._listening = Listening(call_id, config.language, config.turn, new_id, self._emit, self)
+        self._answering = Answering(call_id, config, self.conversation, new_id, self._emit)
+        self._new_id = new_id
+        self._wanted: deque[ResponseOptions] = deque()
+        self._unanswered: Utterance | None = None
+        self._ends_at = now + config.max_call_s
+        self._armed: float | None = None
+        self._draining = False
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
+            ev.VoiceScored: lambda e, now: self._listening.voice(e.probability, e.end_samples, now),
+            ev.InputAppended: lambda e, now: self._listening.appended(e.end_samples, now),
+            PartialTranscript: self._listening.partial,
+            FinalTranscript: self._listening.transcript,
+            TranscriptionFailed: self._listening.transcript,
+            EndOfTurnScored: self._listening.scored,
+            Token: self._answering.token,
+            GenerationDone: self._answering.generated,
+            GenerationFailed: lambda e, now: self._answering.failed(e),
+            SynthesisFailed: lambda e, now: self._answering.failed(e),
+            ev.AudioQueued: self._answering.queued,
+            ev.AudioSent: self._answering.sent,
+            ev.PlayoutResumed: lambda e, now: self._answering.resumed(e),
+            ev.TimerFired: self._time_came,
+            ev.Answered: self._answered,
+            ev.HungUp: lambda e, now: self._end(e.cause),
+            ev.Drain: self._drain,
+            ev.Configure: self._configure,
+            ev.CommitInput: self._commit,
+            ev.ClearInput: self._clear,
+            ev.CreateItem: self._create_item,
+            ev.RetrieveItem: self._retrieve_item,
+            ev.DeleteItem: self._delete_item,
+            ev.TruncateItem: self._truncate_item,
+            ev.CreateResponse: self._create_response,
+            ev.CancelResponse: self._cancel_response,
+        }
+
+    @property
+    def state(self) -> str:
+        """For people: what the call is doing."""
+        if self.ended is not None:
+            return "ended"
+        if self._answering.reply is not None:
+            reply = self._answering.reply
+            if self._answering.held_at is not None:
+                return "held"
+            return "speaking" if reply.clock.sent_samples else "thinking"
+        if self._listening.closing:
+            return "thinking"
+        return "hearing" if self._listening.current is not None else "waiting"
+
+    def handle(self, event: ev.Event, now: float) -> list[Effect]:
+        """One event. After the call has ended every event is counted and has no other effect."""
+        self._effects = []
+        if self.ended is not None:
+            return [Count("event_after_end")]
+        self._handlers[type(event)](event, now)
+        self._advance(now)
+        return self._effects
+
+    def recover(self, now: float) -> list[Effect]:
+        """After :meth:`handle` raised (a defect): end the turn, keep the call."""
+        self._effects = [Count("defect")]
+        self._listening.close()
+        self._wanted.clear()
+        self._unanswered = None
+        self._answering.abandon(now)
+        self._advance(now)
+        return self._effects
+
+    # --- what listening leads to (TurnTaking) -----------------------------------------------------------------
+
+    def speech_started(self, utterance: Utterance, now: float) -> None:
+        how = self.config.turn.barge_in
+        started = SpeechStarted(utterance.item_id, samples_to_ms(utterance.start_samples))
+        if how is BargeIn.HOLD:
+            self._answering.interrupt_tail(now)
+            self._answering.hold(utterance.onset_at, now)
+            self._notify(started)
+        elif how is BargeIn.ONSET and not self._is_farewell():
+            self._answering.interrupt("turn_detected", utterance.onset_at, now, first=started)
+        else:
+            self._notify(started)
+
+    def speech_heard(self, utterance: Utterance, now: float) -> None:
+        if self.config.turn.barge_in is BargeIn.HOLD and not self._is_farewell():
+            self._answering.judge(utterance, now)
+
+    def speech_resumed(self, utterance: Utterance, now: float) -> None:
+        self._answering.drop_speculation()
+        if self.config.turn.barge_in is BargeIn.HOLD:
+            self._answering.hold(utterance.onset_at, now)
+
+    def turn_expected(self, utterance: Utterance, now: float) -> None:
+        if self._answering.busy or self._draining:
+            self.speech_heard(utterance, now)
+        elif self.config.turn.create_response and self.config.turn.speculate and not self._listening.manual:
+            self._answering.speculate(utterance, now)
+
+    def turn_ended(self, utterance: Utterance, now: float) -> None:
+        turn = self.config.turn
+        if turn.barge_in is BargeIn.HOLD and not self._listening.manual and not self._is_farewell():
+            if not self._answering.ends_reply(utterance, now):
+                self.nothing_said(utterance, now)
+                return
+            self._answering.interrupt_reply("turn_detected", utterance.onset_at, now)
+        promoted = self._answering.speculation_for(utterance)
+        self._admit(utterance)
+        if utterance.announced or not turn.create_response or self._draining:
+            self._answer_wanted(utterance, now)
+        elif self._answering.busy:
+            self._unanswered = utterance
+        else:
+            self._answering.answer(utterance, promoted, now)
+
+    def nothing_said(self, utterance: Utterance, now: float) -> None:
+        self._answering.drop_speculation()
+        self._answering.release()
+        self._emit(Count("utterance_without_words"))
+        if utterance.announced:
+            self._tell_transcript(utterance)
+            self._answer_wanted(utterance, now)
+        else:
+            if utterance.error is not None:
+                self._notify(CommandFailed(*utterance.error))
+                self._apologize(now)
+            self._notify(InputCleared())
+
+    # --- the call ---------------------------------------------------------------------------------------------
+
+    def _answered(self, _: ev.Answered, now: float) -> None:
+        if self.config.greeting:
+            self._answering.say(self.config.greeting, now)
+
+    def _drain(self, event: ev.Drain, now: float) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        self._answering.interrupt("client_cancelled", None, now)
+        if event.farewell and self.config.audio_output:
+            self._answering.say(event.farewell, now, ends_call="server_drain")
+        else:
+            self._end("server_drain")
+
+    def _end(self, cause: str) -> None:
+        self._listening.close()
+        self._answering.close()
+        if self._armed is not None:
+            self._emit(CancelTimer())
+        self.ended = cause
+        self._emit(EndCall(cause))
+
+    def _configure(self, event: ev.Configure, now: float) -> None:
+        if event.config.turn != self.config.turn or event.config.language != self.config.language:
+            self._answering.drop_speculation()
+            self._listening.configure(event.config.language, event.config.turn)
+        self.config = self._answering.config = event.config
+        self._answering.version += 1
+
+    # --- the client's commands --------------------------------------------------------------------------------
+
+    def _commit(self, event: ev.CommitInput, now: float) -> None:
+        utterance = self._listening.current
+        if utterance is None or event.end_samples - utterance.start_samples < LEAST_COMMIT_MS * INPUT_RATE_HZ // 1000:
+            code = "input_audio_buffer_commit_empty"
+            self._notify(CommandFailed(code, "the buffer holds less than 100 ms of audio", None, event.event_id))
+            return
+        if not self._listening.manual:
+            self._listening.decide(now)
+            return
+        item = Item(utterance.item_id, "user", PartKind.INPUT_AUDIO, None)
+        previous = self.conversation.add(item)
+        self._notify(InputCommitted(item.id, previous))
+        self._notify(ItemAdded(item, previous, done=True))
+        self._listening.decide(now, announced=True)
+
+    def _clear(self, event: ev.ClearInput, now: float) -> None:
+        self._answering.drop_speculation()
+        self._answering.release()
+        self._listening.clear(event.end_samples)
+        self._notify(InputCleared())
+
+    def _create_item(self, event: ev.CreateItem, now: float) -> None:
+        try:
+            previous = self.conversation.add(event.item, event.previous_item_id)
+        except ItemError as error:
+            self._refuse(error, event.event_id)
+            return
+        self._answering.version += 1
+        self._notify(ItemAdded(event.item, previous, done=True))
+
+    def _retrieve_item(self, event: ev.RetrieveItem, now: float) -> None:
+        try:
+            self._notify(ItemRetrieved(self.conversation.get(event.item_id)))
+        except ItemError as error:
+            self._refuse(error, event.event_id)
+
+    def _delete_item(self, event: ev.DeleteItem, now: float) -> None:
+        try:
+            self.conversation.delete(event.item_id)
+        except ItemError as error:
+            self._refuse(error, event.event_id)
+            return
+        self._answering.version += 1
+        self._notify(ItemDeleted(event.item_id))
+
+    def _truncate_item(self, event: ev.TruncateItem, now: float) -> None:
+        try:
+            item = self.conversation.get(event.item_id)
+            if item.kind is not PartKind.OUTPUT_AUDIO or event.content_index != 0:
+                raise ItemError(
+                    "invalid_truncate", "only the audio of an assistant message can be truncated", "item_id"
+                )
+            if self._answering.truncate(event.item_id, event.audio_end_ms, now) is None:
+                raise ItemError("invalid_truncate", "the content is already shorter than that", "audio_end_ms")
+        except ItemError as error:
+            self._refuse(error, event.event_id)
+            return
+        self._notify(ItemTruncated(event.item_id, event.content_index, event.audio_end_ms))
+
+    def _create_response(self, event: ev.CreateResponse, now: float) -> None:
+        waiting = self._listening.closing
+        if self._answering.busy or len(self._wanted) >= MAX_WANTED or (self._wanted and waiting):
+            code = "conversation_already_has_active_response"
+            self._notify(CommandFailed(code, "a response is already being made", None, event.event_id))
+        elif self._draining:
+            self._notify(CommandFailed("server_draining", "the server is stopping", None, event.event_id))
+        elif waiting:
+            self._wanted.append(event.options)
+        else:
+            self._answering.start(event.options, None, now)
+
+    def _cancel_response(self, event: ev.CancelResponse, now: float) -> None:
+        reply = self._answering.reply
+        if reply is None or event.response_id not in (None, reply.response_id):
+            message = "there is no active response to cancel" if reply is None else "this response is not active"
+            self._notify(CommandFailed("response_cancel_not_active", message, None, event.event_id))
+            return
+        self._answering.interrupt("client_cancelled", None, now)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _admit(self, utterance: Utterance) -> None:
+        """The utterance's words enter the conversation, and the wire is told."""
+        item = Item(utterance.item_id, "user", PartKind.INPUT_AUDIO, utterance.text)
+        if utterance.announced:
+            self._answering.change(item)
+        else:
+            previous = self.conversation.add(item)
+            self._answering.version += 1
+            self._notify(InputCommitted(item.id, previous))
+            self._notify(ItemAdded(item, previous, done=True))
+        self._tell_transcript(utterance)
+
+    def _tell_transcript(self, utterance: Utterance) -> None:
+        if utterance.error is not None and not utterance.text:
+            self._notify(TranscriptFailed(utterance.item_id, *utterance.error))
+            return
+        if utterance.text:
+            self._notify(TranscriptDelta(utterance.item_id, utterance.text))
+        audio_ms = samples_to_ms(utterance.voiced_end_samples - utterance.start_samples)
+        self._notify(TranscriptCompleted(utterance.item_id, utterance.text, audio_ms))
+
+    def _answer_wanted(self, utterance: Utterance, now: float) -> None:
+        if self._wanted and not self._listening.closing and not self._answering.busy:
+            self._answering.start(self._wanted.popleft(), utterance, now)
+            reply = self._answering.reply
+            if reply is not None:
+                reply.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+
+    def _apologize(self, now: float) -> None:
+        if self.config.apology and self.config.audio_output and not self._answering.busy and not self._draining:
+            self._answering.say(self.config.apology, now, apology=True)
+
+    def _is_farewell(self) -> bool:
+        reply: Reply | None = self._answering.reply
+        return reply is not None and reply.ends_call is not None
+
+    def _time_came(self, _: ev.TimerFired, now: float) -> None:
+        self._armed = None
+        if now >= self._ends_at:
+            self._end("max_duration")
+            return
+        self._listening.on_time(now)
+        if self._answering.held_at is not None and self._listening.current is not None:
+            self._answering.judge(self._listening.current, now)
+        idle_at = self._idle_at()
+        if idle_at is not None and now >= idle_at:
+            self._idle(now)
+
+    def _idle_at(self) -> float | None:
+        since, timeout_ms = self._answering.idle_since, self.config.turn.idle_timeout_ms
+        quiet = not self._answering.busy and self._listening.current is None and not self._listening.closing
+        return since + timeout_ms / 1000 if quiet and since is not None and timeout_ms is not None else None
+
+    def _idle(self, now: float) -> None:
+        """``idle_timeout_ms``: the caller has said nothing for too long; commit the silence and speak."""
+        item = Item(self._new_id("item"), "user", PartKind.INPUT_AUDIO, "")
+        end_ms = samples_to_ms(self._listening.seen_samples)
+        start_ms = max(0, end_ms - (self.config.turn.idle_timeout_ms or 0))
+        self._notify(IdleTimeout(item.id, start_ms, end_ms))
+        previous = self.conversation.add(item)
+        self._notify(InputCommitted(item.id, previous))
+        self._notify(ItemAdded(item, previous, done=True))
+        self._answering.start(ResponseOptions(), None, now)
+
+    def _advance(self, now: float) -> None:
+        """After every event: what became ready moves on, and one timer is set for what can't wait longer."""
+        if self.ended is None:
+            self._answering.advance(now)
+            if self._answering.end_cause is not None:
+                self._end(self._answering.end_cause)
+        if self.ended is not None:
+            return
+        if self._unanswered is not None and not self._answering.busy:
+            utterance, self._unanswered = self._unanswered, None
+            self._answering.answer(utterance, None, now)
+        times = (self._listening.deadline(), self._answering.deadline(now), self._idle_at(), self._ends_at)
+        due = min(time for time in times if time is not None)
+        if self._armed is None or due < self._armed:
+            self._armed = due
+            self._emit(SetTimer(due))
+
+    def _refuse(self, error: ItemError, event_id: str | None) -> None:
+        self._notify(CommandFailed(error.code, str(error), error.param, event_id))
+
+    def _notify(self, notice: Notice) -> None:
+        self._emit(Notify(notice))
+
+    def _emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
