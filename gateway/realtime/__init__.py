@@ -1,0 +1,1 @@
+"""The OpenAI Realtime (GA) event protocol as pure encode and decode; see ``docs/protocols/realtime.md``."""
