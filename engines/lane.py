@@ -93,7 +93,7 @@ class CpuLane:
         max_paused: int = MAX_PAUSED,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.slots = slots if slots is not None else (os.cpu_count() or 1)
+        self.slots = slots if slots is not None else _usable_cores()
         if self.slots < 1:
             raise ValueError("a lane needs at least one slot")
         self._max_queued = max_queued
@@ -284,6 +284,12 @@ class CpuLane:
     def _reprioritize(self, slot: Slot, priority: Priority, deadline: float) -> None:
         with self._lock:
             self._order.move(slot._ticket, priority, deadline)
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: a container may be held to fewer than the machine has
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _join(threads: list[threading.Thread]) -> None:
