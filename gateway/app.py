@@ -1,0 +1,222 @@
+"""The ASGI application: what is served, and what must be up before it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from engines.api import EngineError, EngineSet
+from engines.fetch import Progress
+from engines.registry import open_preset
+from gateway.agents.agent import Agents
+from gateway.records.recent import RecentCalls
+from gateway.security.guard import Denial, Guard, authorize, error_body
+from gateway.settings import ConfigurationError, Settings
+from gateway.state import Gateway
+from gateway.switchboard import Switchboard
+from gateway.telemetry.metrics import CONTENT_TYPE, Metrics, measure_loop_lag
+from gateway.transports.websocket import realtime
+
+_log = structlog.get_logger(__name__)
+
+_OpenEngines = Callable[[], contextlib.AbstractAsyncContextManager[EngineSet]]
+
+UNGUARDED_PATHS = frozenset({"/", "/livez", "/readyz"})
+MAX_PAGE = 200
+DEFAULT_PAGE = 50
+
+
+class Startup:
+    """Whether the engines came up. ``settled`` is set once they are warm, or ``error`` says why they are not."""
+
+    def __init__(self) -> None:
+        self.settled = asyncio.Event()
+        self.error: Exception | None = None
+
+
+def create_app(settings: Settings, engines: EngineSet | None = None, *, progress: Progress | None = None) -> Starlette:
+    """The gateway as an ASGI application. ``engines`` (already started) replace the preset's and are not closed.
+    ``progress`` is told of weights that have to be fetched first."""
+
+    def opened() -> contextlib.AbstractAsyncContextManager[EngineSet]:
+        if engines is not None:
+            return contextlib.nullcontext(engines)
+        return open_preset(settings.preset, progress=progress)
+
+    app = Starlette(
+        routes=[
+            Route("/", _what_this_is),
+            Route("/livez", _livez),
+            Route("/readyz", _readyz),
+            Route("/metrics", _metrics),
+            Route("/v1/calls", _list_calls),
+            Route("/v1/calls/{id}", _one_call),
+            WebSocketRoute("/v1/realtime", realtime),
+        ],
+        middleware=[Middleware(_Door)],
+        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+        lifespan=lambda app: _lifespan(app, settings, opened),
+    )
+    app.state.guard = Guard(settings)
+    app.state.gateway = None
+    app.state.startup = Startup()
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: Starlette, settings: Settings, opened: _OpenEngines) -> AsyncIterator[None]:
+    """The server answers from the first moment (``/livez``, and 503 elsewhere) while the engines load beside it."""
+    startup: Startup = app.state.startup
+    stop = asyncio.Event()
+    opening = asyncio.create_task(_open(app, settings, opened, stop), name="engines")
+    try:
+        yield
+    finally:
+        stop.set()
+        if not startup.settled.is_set():
+            opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await opening
+
+
+async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: asyncio.Event) -> None:
+    startup: Startup = app.state.startup
+    try:
+        async with opened() as engines:
+            app.state.gateway = gateway = _assemble(settings, engines)
+            lag = asyncio.create_task(measure_loop_lag(gateway.metrics.lagged), name="loop lag")
+            startup.settled.set()
+            await stop.wait()
+            lag.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await lag
+    except Exception as error:  # noqa: BLE001 (whatever an engine raises while it loads ends the start, with a reason)
+        if startup.settled.is_set():
+            _log.exception("engines did not close cleanly")
+        elif not isinstance(error, EngineError | ConfigurationError):
+            _log.exception("engines did not start")
+        startup.error = error
+    finally:
+        app.state.gateway = None
+        startup.settled.set()
+
+
+def _assemble(settings: Settings, engines: EngineSet) -> Gateway:
+    agents = Agents.from_settings(settings)
+    agents.check_voices(engines.tts.voices)
+    metrics = Metrics()
+    recent = RecentCalls(settings.recent_calls)
+    switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=recent.add)
+    metrics.watch(live=lambda: switchboard.live, limit=switchboard.max_calls, ready=lambda: not switchboard.draining)
+    return Gateway(settings, engines, agents, switchboard, recent, metrics)
+
+
+class _Door:
+    """Nothing behind it runs for a connection that may not come in, HTTP or WebSocket (before the upgrade)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in UNGUARDED_PATHS:
+            return await self._app(scope, receive, send)
+        connection = HTTPConnection(scope, receive)
+        denial = authorize(connection)
+        if denial is None and connection.app.state.gateway is None:
+            denial = Denial(503, "warming", "The engines are loading.", "server_error", {"Retry-After": "1"})
+        if denial is None:
+            return await self._app(scope, receive, send)
+        if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
+            return await send({"type": "websocket.close", "code": 1008, "reason": denial.code})
+        return await denial.response()(scope, receive, send)
+
+
+def _gateway(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+async def _what_this_is(request: Request) -> Response:
+    return PlainTextResponse(
+        "Offhook, a real-time voice gateway.\n"
+        "Call it over the OpenAI Realtime protocol: a WebSocket at /v1/realtime.\n"
+        "See also /readyz, /metrics and /v1/calls.\n"
+    )
+
+
+async def _livez(request: Request) -> Response:
+    return JSONResponse({"status": "live"})
+
+
+async def _readyz(request: Request) -> Response:
+    gateway: Gateway | None = request.app.state.gateway
+    if gateway is None:
+        return JSONResponse({"status": "warming"}, 503)
+    if gateway.switchboard.draining:
+        return JSONResponse({"status": "draining"}, 503)
+    return JSONResponse({"status": "ready"})
+
+
+async def _metrics(request: Request) -> Response:
+    return Response(_gateway(request).metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+async def _list_calls(request: Request) -> Response:
+    """Live calls, then ended ones, each newest first. ``limit`` 1..200; ``after`` is the last id of the page before."""
+    gateway = _gateway(request)
+    text = request.query_params.get("limit", str(DEFAULT_PAGE))
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= MAX_PAGE):
+        return _error(400, "invalid_limit", f"limit is a whole number from 1 to {MAX_PAGE}.")
+    limit = int(text)
+    records = itertools.chain(gateway.switchboard.calls(), gateway.recent)
+    after = request.query_params.get("after")
+    if after is not None and not any(record.id == after for record in records):
+        return _error(400, "unknown_cursor", "The call named by after is not kept any more.")
+    rows = [record.summary() for record in itertools.islice(records, limit + 1)]
+    page = rows[:limit]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": page,
+            "has_more": len(rows) > limit,
+            "last_id": page[-1]["id"] if page else None,
+        }
+    )
+
+
+async def _one_call(request: Request) -> Response:
+    gateway = _gateway(request)
+    call_id = request.path_params["id"]
+    live = gateway.switchboard.find(call_id)
+    record = live.record if live is not None else gateway.recent.find(call_id)
+    if record is None:
+        return _error(404, "call_not_found", "There is no such call, or it ended too long ago.")
+    return JSONResponse(record.view())
+
+
+def _error(status: int, code: str, message: str, **kwargs: Any) -> JSONResponse:
+    return JSONResponse(error_body(code, message, **kwargs), status)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    response = _error(error.status_code, code, error.detail)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    return _error(500, "internal_error", "Something went wrong here.", type_="server_error")

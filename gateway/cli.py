@@ -1,0 +1,129 @@
+"""``offhook``: the one place that puts everything together. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+USAGE_ERROR = 2
+START_ERROR = 1
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file; without it, offhook.toml if there is one.", dir_okay=False)
+]
+
+
+def application() -> typer.Typer:
+    from loadtest.command import add_call_command
+
+    app = typer.Typer(
+        name="offhook", help="A real-time voice gateway.", no_args_is_help=True, pretty_exceptions_enable=False
+    )
+    app.callback()(_options)
+    app.command("serve")(serve)
+    config = typer.Typer(help="The settings.", no_args_is_help=True)
+    config.command("check")(config_check)
+    config.callback()(lambda: None)
+    app.add_typer(config, name="config")
+    add_call_command(app, hearing_model)
+    return app
+
+
+def main() -> None:
+    application()()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"offhook {importlib.metadata.version('offhook')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Answers phone-style calls with an AI voice."""
+
+
+def serve(
+    config: ConfigFile = None,
+    preset: Annotated[str | None, typer.Option(help="Which set of engines answers.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
+    max_calls: Annotated[int | None, typer.Option(help="Calls at once.")] = None,
+    drain_s: Annotated[float | None, typer.Option(help="How long calls may go on after SIGTERM.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM private key.")] = None,
+    allowed_origins: Annotated[str | None, typer.Option(help="Web origins that may call, comma-separated.")] = None,
+    trusted_proxies: Annotated[str | None, typer.Option(help="Proxies in front, comma-separated.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_json: Annotated[bool | None, typer.Option("--log-json/--no-log-json", help="One JSON object a line.")] = None,
+) -> None:
+    """Serve calls until SIGTERM or Ctrl-C; a second one hangs up at once."""
+    flags = {name: value for name, value in locals().items() if name != "config"}
+    from gateway.server import StartError
+    from gateway.server import serve as serve_forever
+    from gateway.telemetry.logs import configure_logs
+
+    with _reported():
+        settings = _settings(config, flags)
+        configure_logs(level=settings.log_level, as_json=settings.log_json, caller_text=settings.log_caller_text)
+        try:
+            serve_forever(settings, announce=typer.echo)
+        except StartError as error:
+            typer.echo(f"error ({error.code}): {error}", err=True)
+            raise typer.Exit(START_ERROR) from None
+
+
+def config_check(config: ConfigFile = None) -> None:
+    """Print the settings as they resolve, the key hidden; exit code 2 when they are wrong."""
+    from gateway.security.listening import check_listening
+    from gateway.settings import describe
+
+    with _reported():
+        settings = _settings(config, {})
+        check_listening(settings)
+        typer.echo("\n".join(describe(settings)))
+
+
+def _settings(config: Path | None, flags: dict[str, Any]) -> Any:
+    from gateway.settings import load_settings
+
+    return load_settings(file=config, flags=flags)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """What went wrong, in a line and an exit code instead of a traceback."""
+    from engines.api import EngineError
+    from gateway.settings import ConfigurationError
+
+    try:
+        yield
+    except ConfigurationError as error:
+        for problem in error.problems:
+            typer.echo(f"error ({error.code}): {problem}", err=True)
+        raise typer.Exit(USAGE_ERROR) from None
+    except EngineError as error:
+        typer.echo(f"error ({error.code}): {error}", err=True)
+        raise typer.Exit(START_ERROR) from None
+
+
+def hearing_model() -> Path | None:
+    """The speech-to-text model that the simulated caller hears with, fetched if need be."""
+    from engines import fetch
+    from engines.api import EngineError
+
+    try:
+        with fetch.console_progress() as progress:
+            return fetch.ensure("whisper-tiny.en", progress)
+    except EngineError as error:
+        typer.echo(f"the answers are not written down ({error.code}): {error}", err=True)
+        return None

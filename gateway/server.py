@@ -1,0 +1,172 @@
+"""Runs the application: one listening socket, and our own way to stop.
+
+uvicorn's signal handlers close every WebSocket at once. Here the first SIGTERM or SIGINT drains (calls end, or are
+told goodbye), and only then uvicorn is told to exit; a second one hangs up every call; a third ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+
+import structlog
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+
+from engines import fetch
+from gateway.app import Startup, create_app
+from gateway.security.listening import check_listening
+from gateway.settings import ConfigurationError, Settings
+from gateway.state import Gateway
+
+_log = structlog.get_logger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CLOSE_CONNECTIONS_S = 3
+"""After the drain: how long open connections may take to be gone."""
+WEBSOCKET_QUEUE = 16
+"""Messages read ahead of a call before its peer is made to wait."""
+
+
+class StartError(Exception):
+    """The gateway cannot run here now. ``code`` is stable, the message is for a person."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
+    """Serve until told to stop. ``announce`` gets one line once calls are taken. Raises
+    :class:`ConfigurationError`, :class:`StartError` or the engines' own error."""
+    check_listening(settings)
+    with (
+        listening_socket(settings.host, settings.port) as listener,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_serve(settings, listener, announce))
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Bound and listening, so that a taken port is known before any model is loaded. Raises :class:`StartError`."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise StartError("host_unknown", f"cannot listen on {where}: {error.strerror}") from None
+    # A name such as localhost may have both; IPv4 is what every client tries.
+    family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        code = {errno.EADDRINUSE: "port_taken", errno.EACCES: "port_forbidden"}.get(error.errno or 0, "cannot_listen")
+        hint = "; choose another with --port" if code != "cannot_listen" else ""
+        raise StartError(code, f"cannot listen on {where}: {error.strerror}{hint}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket, settings: Settings) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{'https' if settings.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours."""
+        yield
+
+
+class _Stopping:
+    """What each further signal does."""
+
+    def __init__(self, app: Starlette, server: _Server, settings: Settings) -> None:
+        self._app = app
+        self._server = server
+        self._settings = settings
+        self._signals = 0
+        self._drain: asyncio.Task[None] | None = None
+
+    def on_signal(self) -> None:
+        self._signals += 1
+        gateway: Gateway | None = self._app.state.gateway
+        if self._signals >= 3:
+            os._exit(130)
+        if gateway is None:
+            self._server.should_exit = True
+        elif self._signals == 1:
+            self._drain = asyncio.create_task(self._drained(gateway), name="drain")
+        else:
+            gateway.switchboard.hang_up_all("server_stop")
+
+    async def _drained(self, gateway: Gateway) -> None:
+        await gateway.switchboard.drain(self._settings.drain_s)
+        self._server.should_exit = True
+
+
+async def _serve(settings: Settings, listener: socket.socket, announce: Callable[[str], None]) -> None:
+    bars = contextlib.ExitStack()
+    app = create_app(settings, progress=bars.enter_context(fetch.console_progress()))
+    startup: Startup = app.state.startup
+    server = _Server(_uvicorn_config(app, settings))
+    stopping = _Stopping(app, server, settings)
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopping.on_signal)
+
+    async def say_when_ready() -> None:
+        await startup.settled.wait()
+        bars.close()
+        if startup.error is not None:
+            server.should_exit = True
+        elif app.state.gateway is not None:
+            announce(f"Listening on {url_of(listener, settings)}")
+
+    _log.info("loading engines", preset=settings.preset)
+    ready = asyncio.create_task(say_when_ready(), name="announce")
+    try:
+        await server.serve(sockets=[listener])
+        await ready
+    finally:
+        bars.close()
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+    if startup.error is not None:
+        raise startup.error
+
+
+def _uvicorn_config(app: Starlette, settings: Settings) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_message_bytes,
+        ws_max_queue=WEBSOCKET_QUEUE,
+        ws_per_message_deflate=False,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        timeout_graceful_shutdown=CLOSE_CONNECTIONS_S,
+    )
+    try:
+        config.load()
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigurationError("tls_unreadable", f"tls_cert, tls_key: cannot be used: {error}") from None
+    return config

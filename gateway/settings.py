@@ -1,0 +1,311 @@
+"""What the gateway can be told: defaults, then ``offhook.toml``, then ``OFFHOOK_…`` variables, then flags.
+
+Every error names the key, where its value came from, and for an unknown key the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import os
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from gateway.security.origins import parse_origin
+from streaming.config import Eagerness
+
+DEFAULT_FILE = Path("offhook.toml")
+ENV_PREFIX = "OFFHOOK_"
+ENV_OF_OTHERS = frozenset({"OFFHOOK_CACHE"})
+"""Variables with our prefix that are not settings: where models are kept is asked before settings exist."""
+
+CALLS_PER_CORE = 8
+
+DEFAULT_INSTRUCTIONS = (
+    "You are a helpful voice assistant on a phone call. Answer in one or two short spoken sentences, "
+    "without lists, headings or symbols."
+)
+"""For a Realtime client that names no agent and sends no instructions."""
+
+BAKERY_INSTRUCTIONS = (
+    "You are the receptionist of Blue Door Bakery and you are speaking on the phone. "
+    "Answer in one or two short, friendly sentences. "
+    "We are open from 7 in the morning to 6 in the evening, Tuesday to Sunday, and closed on Monday. "
+    "We are at 12 Harbour Street. We bake bread, cakes and pastries, and we have vegan and gluten free cakes. "
+    "Cakes are ordered two days ahead and start at 30 dollars. "
+    "If you do not know something, say that you will ask a colleague to call back."
+)
+BAKERY_GREETING = "Hello, this is Blue Door Bakery. How can I help you?"
+APOLOGY = "I am sorry, I did not manage to answer that. Could you say it again?"
+
+
+class ConfigurationError(Exception):
+    """The gateway must not start like this. ``code`` is stable; ``problems`` are for a person, one a line."""
+
+    def __init__(self, code: str, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.code = code
+        self.problems = problems
+
+
+def _comma_separated(value: object) -> object:
+    """Lists come from the environment and from flags as ``a, b``."""
+    if isinstance(value, str):
+        return [part for part in (piece.strip() for piece in value.split(",")) if part]
+    return value
+
+
+def _origin(value: str) -> str:
+    origin = parse_origin(value)
+    if origin is None:
+        raise ValueError(f"{value!r} is not an origin such as https://voice.example.com (scheme, host, port; no path)")
+    return str(origin)
+
+
+def _network(value: str) -> str:
+    ipaddress.ip_network(value)
+    return value
+
+
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_comma_separated)]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_comma_separated)]
+
+
+class AgentSettings(BaseModel):
+    """``[agents.NAME]``: who answers, and how. Chosen by ``?agent=NAME``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    instructions: str = Field(default=DEFAULT_INSTRUCTIONS, description="the system prompt")
+    greeting: str = Field(default="", description="spoken when the call is answered; empty: the caller speaks first")
+    voice: str = Field(default="", description="a voice of the preset's text-to-speech; empty: its default")
+    language: str = Field(default="en", description="BCP 47 tag")
+    apology: str = Field(default=APOLOGY, description="spoken when an engine fails a turn; empty: silence")
+    speed: float = Field(default=1.0, ge=0.25, le=1.5, description="of speech")
+    speculate: bool = Field(default=True, description="transcribe and generate before the turn has surely ended")
+    silence_ms: int = Field(default=300, ge=100, le=5_000, description="the least silence before a turn may end")
+    eagerness: Eagerness = Field(
+        default=Eagerness.AUTO, description="how soon an unfinished-sounding caller is answered"
+    )
+    threshold: float = Field(default=0.5, gt=0, lt=1, description="voice activity probability that counts as speech")
+    idle_timeout_ms: int | None = Field(
+        default=None, ge=1_000, le=120_000, description="prompt a silent caller after this"
+    )
+    max_output_tokens: int = Field(default=96, ge=1, le=4_096, description="the longest reply")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="0: always the likeliest token")
+
+
+DEFAULT_AGENT = AgentSettings(instructions=BAKERY_INSTRUCTIONS, greeting=BAKERY_GREETING)
+
+
+class Settings(BaseSettings):
+    """Built directly, it reads neither file nor environment; :func:`load_settings` does."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(default=8080, ge=0, le=65_535, description="port to listen on; 0 picks a free one")
+    preset: str = Field(default="embedded", min_length=1, description="which set of engines answers")
+    key: SecretStr | None = Field(default=None, description="bearer key; needed to listen beyond loopback")
+    allowed_origins: Origins = Field(
+        default=(), description="web origins whose pages may call, beside the gateway's own"
+    )
+    tls_cert: Path | None = Field(default=None, description="PEM certificate chain")
+    tls_key: Path | None = Field(default=None, description="PEM private key")
+    trusted_proxies: Networks = Field(
+        default=(), description="addresses or networks whose X-Forwarded-* headers are believed"
+    )
+    max_calls: int | None = Field(default=None, ge=1, description=f"calls at once; unset: {CALLS_PER_CORE} a core")
+    max_call_s: float = Field(default=3_600.0, gt=0, description="the longest call")
+    drain_s: float = Field(default=30.0, ge=0, description="on SIGTERM, how long calls may go on before they are ended")
+    max_message_bytes: int = Field(
+        default=24 * 1024 * 1024, ge=1024, description="largest WebSocket message; beyond: 1009"
+    )
+    recent_calls: int = Field(default=200, ge=0, le=10_000, description="ended calls kept for /v1/calls")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="least severity logged")
+    log_json: bool = Field(default=False, description="one JSON object a line")
+    log_caller_text: bool = Field(default=False, description="log what callers and agents say; off: redacted")
+    default_instructions: str = Field(
+        default=DEFAULT_INSTRUCTIONS, description="for Realtime clients that name no agent"
+    )
+    agents: dict[str, AgentSettings] = Field(default_factory=dict, description="[agents.NAME] tables")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+    def calls_at_once(self, cores: int | None = None) -> int:
+        """``max_calls``, or what this machine's cores carry with the embedded preset."""
+        return self.max_calls or CALLS_PER_CORE * (cores or os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    label: str
+    values: Mapping[str, Any]
+
+    def says(self, path: tuple[str | int, ...]) -> bool:
+        """Whether this source gives the key of this path, or something above it that is no table."""
+        here: object = self.values
+        for part in path:
+            if not isinstance(here, Mapping):
+                return True
+            if part not in here:
+                return False
+            here = here[part]
+        return True
+
+    def names(self, path: tuple[str | int, ...]) -> str:
+        key = dotted(path)
+        if self.label == "environment":
+            names = [part for part in path if isinstance(part, str)]  # a variable holds a whole list
+            return f"{ENV_PREFIX}{'__'.join(names).upper()} (environment)"
+        return f"{key} ({self.label})"
+
+
+def load_settings(
+    *, file: Path | None = None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """Read every source. ``file`` must exist if it is named; ``offhook.toml`` in the working folder need not.
+    ``flags`` whose value is None were not given. Raises :class:`ConfigurationError` (``invalid_settings``)."""
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    sources = [_Source("flag", given), _Source("environment", _environment(environ)), _file_source(file)]
+    merged: dict[str, Any] = {}
+    for source in reversed(sources):
+        _merge(merged, source.values)
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        problems = [_explain(dict(detail), sources) for detail in error.errors(include_url=False, include_input=False)]
+        raise ConfigurationError("invalid_settings", *problems) from None
+
+
+def _file_source(file: Path | None) -> _Source:
+    path = file or DEFAULT_FILE
+    if file is None and not path.exists():
+        return _Source(str(path), {})
+    try:
+        return _Source(str(path), tomllib.loads(path.read_text("utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError("invalid_settings", f"{path}: {reason}") from None
+
+
+class _Environment(EnvSettingsSource):
+    """Reads the mapping it is given, so that a test needs no process-wide change."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        super().__init__(Settings)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environ.items() if name.upper() not in ENV_OF_OTHERS}
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        values = dict(_Environment(environ)())
+    except SettingsError as error:
+        raise ConfigurationError("invalid_settings", f"environment: {error}") from None
+    # A misspelt variable would otherwise be silently ignored: pass it on, so that it is refused as an unknown key.
+    for name in environ:
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in ENV_OF_OTHERS:
+            top = name.lower().removeprefix(ENV_PREFIX.lower()).split("__")[0]
+            if top not in Settings.model_fields:
+                values[top] = environ[name]
+    return values
+
+
+def _merge(into: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = _copy(value)
+
+
+def _copy(value: object) -> object:
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
+    path = tuple(detail["loc"])
+    said = next((source.names(path) for source in sources if source.says(path)), dotted(path))
+    if detail["type"] != "extra_forbidden":
+        message = str(detail["msg"]).removeprefix("Value error, ")
+        return f"{said}: {message[:1].lower()}{message[1:]}"
+    known = sorted(AgentSettings.model_fields if path[0] == "agents" else Settings.model_fields)
+    near = difflib.get_close_matches(str(path[-1]), known, n=1)
+    hint = f"did you mean {dotted((*path[:-1], near[0]))}?" if near else f"known keys: {', '.join(known)}"
+    return f"{said}: unknown key; {hint}"
+
+
+def describe(settings: Settings) -> Iterator[str]:
+    """The resolved settings as TOML lines, the key redacted."""
+    values = settings.model_dump(mode="json", exclude={"agents"})
+    for name, value in values.items():
+        if value is None:
+            yield f"# {name} is not set"
+        else:
+            yield f"{name} = {_toml(value)}"
+    for agent, table in settings.agents.items():
+        yield ""
+        yield f"[agents.{_toml_key(agent)}]"
+        for name, value in table.model_dump(mode="json", exclude_none=True).items():
+            yield f"{name} = {_toml(value)}"
+
+
+def _toml_key(name: str) -> str:
+    plain = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if plain else _toml(name)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def documented() -> Iterator[tuple[str, str, str]]:
+    """(key, default, meaning) of every setting: the table in docs/operations.md."""
+    for model, prefix in ((Settings, ""), (AgentSettings, "agents.NAME.")):
+        for name, field in typing.cast(type[BaseModel], model).model_fields.items():
+            if name != "agents":
+                default = field.get_default(call_default_factory=True)
+                yield prefix + name, _default_text(default), field.description or ""
+
+
+def _default_text(value: object) -> str:
+    if value is None or value in {"", ()}:
+        return "not set"
+    if isinstance(value, Eagerness):
+        return value.value
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,24 @@
+"""What every part of a running gateway reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engines.api import EngineSet
+from gateway.agents.agent import Agents
+from gateway.records.recent import RecentCalls
+from gateway.settings import Settings
+from gateway.switchboard import Switchboard
+from gateway.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """At ``app.state.gateway`` once the engines are warm; until then nothing under ``/v1`` is served."""
+
+    settings: Settings
+    engines: EngineSet
+    agents: Agents
+    switchboard: Switchboard
+    recent: RecentCalls
+    metrics: Metrics

@@ -1,0 +1,71 @@
+"""Logs: constant messages, data under keys, secrets and callers' words never by accident."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+SECRET_KEYS = frozenset({"key", "api_key", "authorization", "token", "password", "secret"})
+CALLER_KEYS = frozenset({"text", "transcript", "instructions", "message_text", "heard", "said", "prompt", "greeting"})
+REDACTED = "[redacted]"
+
+
+def redactor(*, caller_text: bool) -> Processor:
+    """A processor that hides secrets always, and what people say unless ``caller_text``; at any depth."""
+    hidden = SECRET_KEYS if caller_text else SECRET_KEYS | CALLER_KEYS
+
+    def hide(value: object, key: str | None = None, depth: int = 0) -> object:
+        if key is not None and key.lower() in hidden and value is not None:
+            return REDACTED
+        if depth < 4 and isinstance(value, dict):
+            return {inner: hide(item, str(inner), depth + 1) for inner, item in value.items()}
+        if depth < 4 and isinstance(value, list | tuple):
+            return [hide(item, None, depth + 1) for item in value]
+        return value
+
+    def redact(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        return {key: value if key == "event" else hide(value, key) for key, value in event.items()}
+
+    return redact
+
+
+def configure_logs(*, level: str, as_json: bool, caller_text: bool, stream: TextIO | None = None) -> None:
+    """Everything, also what libraries log, goes to ``stream`` (standard error) through the same processors."""
+    out = stream or sys.stderr
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        redactor(caller_text=caller_text),
+    ]
+    render: list[Processor]
+    if as_json:
+        render = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    else:
+        render = [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render]
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for noisy in ("httpx", "httpcore", "websockets", "asyncio", "uvicorn.access", "huggingface_hub"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

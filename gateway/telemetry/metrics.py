@@ -1,0 +1,112 @@
+"""What Prometheus can read at ``/metrics``. One registry an application, so that two in one process never collide."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gateway.records.call_record import CallRecord
+from streaming.effects import TurnTimes
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+MAX_LABELS = 64
+"""Names a label may take; later ones are counted as ``other``, so that no caller can grow the registry."""
+
+STAGES = ("decision", "final", "first_token", "first_clause", "first_audio", "first_sent", "cut_to_silence")
+_STAGE_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.2, 1.6, 2.5, 5.0, 10.0)
+_CALL_BUCKETS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1_800, 3_600)
+
+
+class _Names:
+    """The first names that came, each no longer than a name should be."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def bounded(self, name: str) -> str:
+        if name in self._known:
+            return name
+        if len(self._known) >= MAX_LABELS or len(name) > 64:
+            return "other"
+        self._known.add(name)
+        return name
+
+
+class Metrics:
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._live = Gauge("offhook_calls_live", "Calls that hold a place", registry=registry)
+        self._limit = Gauge("offhook_calls_limit", "Places there are", registry=registry)
+        self._ended = Counter("offhook_calls_total", "Calls that ended", ["cause"], registry=registry)
+        self._length = Histogram(
+            "offhook_call_seconds", "Length of ended calls", buckets=_CALL_BUCKETS_S, registry=registry
+        )
+        self._refused = Counter("offhook_calls_refused_total", "Calls refused", ["reason"], registry=registry)
+        self._events = Counter("offhook_events_total", "What sessions counted", ["name"], registry=registry)
+        self._stages = Histogram(
+            "offhook_turn_stage_seconds",
+            "After the caller's last voiced sample; cut_to_silence after the onset of the interruption",
+            ["stage"],
+            buckets=_STAGE_BUCKETS_S,
+            registry=registry,
+        )
+        self._tokens = Counter("offhook_tokens_total", "Tokens of the language model", ["kind"], registry=registry)
+        self._lag = Gauge(
+            "offhook_loop_lag_seconds", "Worst delay of the event loop since last read", registry=registry
+        )
+        self._ready = Gauge("offhook_ready", "1 when calls are taken", registry=registry)
+        self._worst_lag_s = 0.0
+        self._causes, self._reasons, self._names = _Names(), _Names(), _Names()
+        self._lag.set_function(self._take_worst_lag)
+
+    def watch(self, *, live: Callable[[], int], limit: int, ready: Callable[[], bool]) -> None:
+        """Where the gauges are read from."""
+        self._live.set_function(live)
+        self._limit.set(limit)
+        self._ready.set_function(lambda: float(ready()))
+
+    def refused(self, reason: str) -> None:
+        self._refused.labels(self._reasons.bounded(reason)).inc()
+
+    def ended(self, record: CallRecord) -> None:
+        self._ended.labels(self._causes.bounded(record.cause or "unknown")).inc()
+        if record.ended_ms is not None:
+            self._length.observe(record.ended_ms / 1000)
+
+    def count(self, name: str) -> None:
+        """A :class:`streaming.effects.Count`."""
+        self._events.labels(self._names.bounded(name)).inc()
+
+    def turn(self, times: TurnTimes, before: TurnTimes | None = None) -> None:
+        """A turn's times; ``before`` is the earlier record of the same turn, whose stages were observed already."""
+        for stage in STAGES:
+            value: float | None = getattr(times, f"{stage}_ms")
+            if value is not None and (before is None or getattr(before, f"{stage}_ms") is None):
+                self._stages.labels(stage).observe(value / 1000)
+        for kind in ("prompt", "prefilled", "completion"):
+            field = f"{kind}_tokens"
+            grown = getattr(times, field) - (getattr(before, field) if before is not None else 0)
+            self._tokens.labels(kind).inc(max(grown, 0))
+
+    def lagged(self, lag_s: float) -> None:
+        self._worst_lag_s = max(self._worst_lag_s, lag_s)
+
+    def _take_worst_lag(self) -> float:
+        worst, self._worst_lag_s = self._worst_lag_s, 0.0
+        return worst
+
+    def exposition(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+async def measure_loop_lag(report: Callable[[float], None], *, every_s: float = 0.25) -> None:
+    """Runs until cancelled: how much later than asked a sleep ends is how long the loop was busy."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + every_s
+        await asyncio.sleep(every_s)
+        report(max(0.0, loop.time() - due))
