@@ -30,6 +30,7 @@ async def test_it_answers_by_script_after_the_delay(monkeypatch: pytest.MonkeyPa
     for revision in range(1, 5):
         turn.score(ScoreEndOfTurn(7, revision, 0, 160), PCM, answers.append)
     assert answers == []
+    monkeypatch.undo()
     await asyncio.sleep(0.001)  # real timers of 0 s are due by then
     assert answers == [EndOfTurnScored(7, 1, 0.2), EndOfTurnScored(7, 3, 0.9), EndOfTurnScored(7, 4, 0.9)]
     assert delays == [0.05] * 3
