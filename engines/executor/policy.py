@@ -5,8 +5,8 @@ Work runs as quanta that are not preempted. The rules, in order:
 1. Live work before speculative work: a speculative job gets a quantum only when no live one could use it. (A
    speculative row that already decodes rides along with a live batch: one step serves all rows.)
 2. The families take turns: a prompt that joins costs running decodes one quantum at a time, and the reverse.
-3. Within a family: overdue jobs by due time, then :class:`~streaming.jobs.Priority`, then due time. A job is due at
-   its deadline, or ``patience_s`` after it came if that is sooner, so no stream of newer jobs holds it up for ever.
+3. Within a family: :class:`~streaming.jobs.Priority`, then deadline. A job that has been there for ``patience_s``
+   goes before those that have not, the oldest first, so no stream of newer jobs holds it up for ever.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class _Job:
     key: Key
     step: Step
     priority: Priority
-    due: float
+    deadline: float
+    since: float
 
 
 class Agenda:
@@ -78,7 +79,7 @@ class Agenda:
         """A new job; one of that key must not be there."""
         if key in self._jobs:
             raise ValueError(f"{key} is already on the agenda")
-        self._jobs[key] = _Job(key, step, priority, min(deadline, now + self._patience_s))
+        self._jobs[key] = _Job(key, step, priority, deadline, now)
 
     def advance(self, key: Key, step: Step) -> None:
         """The job's next quantum is of this kind."""
@@ -89,7 +90,7 @@ class Agenda:
         job = self._jobs.get(key)
         if job is not None:
             job.priority = priority
-            job.due = min(job.due, now + self._patience_s)
+            job.since = now
 
     def drop(self, key: Key) -> None:
         """The job ended or was cancelled: it is chosen no more. Unknown keys are ignored."""
@@ -110,6 +111,6 @@ class Agenda:
         return Choice(best.step, best.key.owner, keys)
 
     def _urgency(self, job: _Job, now: float) -> tuple[bool, float, float]:
-        if job.due <= now:
-            return (False, job.due, job.priority)
-        return (True, job.priority, job.due)
+        if now - job.since >= self._patience_s:
+            return (False, job.since, 0.0)
+        return (True, job.priority, job.deadline)

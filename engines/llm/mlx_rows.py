@@ -18,7 +18,7 @@ from engines.executor.batch import Prompt, Stepped, TokenBatch
 from engines.executor.cache import KeptCache, KeptCaches, common_prefix
 from engines.executor.policy import Choice, Key, Step
 from engines.executor.thread import MlxExecutor
-from engines.llm.history import ContextTooLongError, fit_history
+from engines.llm.prompt_fit import ContextTooLongError, fit_history
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
 _INCOMPLETE = "\ufffd"
