@@ -1,0 +1,231 @@
+"""``offhook call URL``: place one call and report it.
+
+:func:`add_call_command` puts the command on a typer application; whoever owns that application says where a
+speech-to-text model for the caller's ears is, so this package needs to know of no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from loadtest.hearing import hear_spans, open_hearing
+from loadtest.measure import Span, TurnTiming, measure_turns, voiced_spans
+from loadtest.realtime_call import CALL_RATE_HZ, SLOT_SAMPLES, CallPlan, CallTape, call_url, place_realtime_call
+from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
+from loadtest.script import Patience, Turn
+from loadtest.voice import DEFAULT_VOICE, VoiceError, read_line, say_line
+from streaming.audio.wav import encode_wav
+
+_LINES_KEY = "loadtest.lines"
+
+
+class CallUsageError(Exception):
+    """The call can't be placed as asked; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlayWav:
+    path: Path
+
+
+Line = Say | PlayWav
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """One call. The barge-in, if any, cuts the answer to the first line, or the greeting if there are no lines; it is a
+    turn of its own. ``hearing_model`` is asked (off the loop, after the call) for a CTranslate2 Whisper directory."""
+
+    url: str
+    lines: tuple[Line, ...] = ()
+    agent: str | None = None
+    key: str | None = None
+    barge_in_after_ms: float | None = None
+    barge_in_text: str | None = None
+    record: Path | None = None
+    max_seconds: float = 120.0
+    voice: str = DEFAULT_VOICE
+    hearing_model: Callable[[], Path | None] | None = None
+    patience: Patience | None = None
+
+
+async def place_call(options: CallOptions) -> CallReport:
+    """Place the call, write its recording, measure and hear it.
+
+    A call that fails is reported, not raised. Raises :class:`CallUsageError` for options that make no call (a line that
+    can't be spoken, a bad URL, a recording that can't be written).
+    """
+    if (options.barge_in_after_ms is None) != (options.barge_in_text is None):
+        raise CallUsageError("a barge-in needs both its time and its words")
+    if options.record is not None and not options.record.parent.is_dir():
+        raise CallUsageError(f"cannot record to {options.record}: no such folder")
+    try:
+        call_url(options.url, options.agent)
+        turns = await asyncio.to_thread(_turns, options)
+    except (VoiceError, ValueError) as error:
+        raise CallUsageError(str(error)) from error
+    plan = CallPlan(
+        options.url,
+        turns,
+        agent=options.agent,
+        key=options.key,
+        max_seconds=options.max_seconds,
+        patience=options.patience,
+    )
+    tape = await place_realtime_call(plan)
+    try:
+        return await asyncio.to_thread(_report, options, turns, tape)
+    except OSError as error:
+        raise CallUsageError(f"cannot write the recording: {error}") from error
+
+
+def _turns(options: CallOptions) -> tuple[Turn, ...]:
+    turns = [_turn(line, options.voice) for line in options.lines]
+    if options.barge_in_text is not None:
+        cut = _turn(Say(options.barge_in_text), options.voice, options.barge_in_after_ms)
+        turns.insert(min(1, len(turns)), cut)
+    return tuple(turns)
+
+
+def _turn(line: Line, voice: str, barge_in_after_ms: float | None = None) -> Turn:
+    match line:
+        case Say(text):
+            pcm = say_line(text, CALL_RATE_HZ, voice)
+        case PlayWav(path):
+            pcm = read_line(path, CALL_RATE_HZ)
+    said = line.text if isinstance(line, Say) else None
+    return Turn(said, pcm, len(pcm) * 1000 / CALL_RATE_HZ, barge_in_after_ms)
+
+
+def _report(options: CallOptions, turns: Sequence[Turn], tape: CallTape) -> CallReport:
+    recording = None
+    if options.record is not None and tape.setup_ms is not None:
+        options.record.write_bytes(encode_wav([tape.caller, tape.agent], CALL_RATE_HZ))
+        recording = str(options.record)
+    timings = measure_turns(tape.caller, tape.agent, CALL_RATE_HZ, tape.marks)
+    greeting = Span(0, timings[0].agent.start if timings else len(tape.agent))
+    heard: list[str | None] = [None] * (len(timings) + 1)
+    if options.hearing_model is not None and len(tape.agent):
+        hearing = open_hearing(options.hearing_model())
+        if hearing is not None:
+            spans = [greeting, *(timing.agent for timing in timings)]
+            heard = hear_spans(tape.agent, CALL_RATE_HZ, spans, hearing)
+    greeted = bool(voiced_spans(tape.agent[greeting.start : greeting.end], CALL_RATE_HZ))
+    answered = greeted if not turns else any(timing.voice_to_voice_ms is not None for timing in timings)
+    first = tape.marks[0].start if tape.marks else len(tape.agent)
+    return CallReport(
+        answered=answered,
+        setup_ms=_rounded(tape.setup_ms),
+        end_cause=str(tape.end_cause),
+        recording=recording,
+        turns=[
+            _turn_report(index, turns[index], timing, heard[index + 1], tape) for index, timing in enumerate(timings)
+        ],
+        greeting=GreetingReport(heard[0], tape.log.agent_transcript(-1), _late(tape, 0, first)) if greeted else None,
+        call_id=tape.log.session_id,
+        caller_lag_ms=round(tape.caller_lag_ms, 1),
+        errors=tape.log.errors,
+        problem=tape.problem,
+    )
+
+
+def _turn_report(index: int, turn: Turn, timing: TurnTiming, agent_text: str | None, tape: CallTape) -> TurnReport:
+    start = tape.marks[index].start
+    end = tape.marks[index + 1].start if index + 1 < len(tape.marks) else len(tape.agent)
+    return TurnReport(
+        said_text=turn.text,
+        heard_text=tape.log.heard_text(index),
+        agent_text=agent_text,
+        agent_transcript=tape.log.agent_transcript(index),
+        voice_to_voice_ms=_rounded(timing.voice_to_voice_ms),
+        stop_ms=_rounded(timing.stop_ms),
+        late_frames=_late(tape, start, end),
+    )
+
+
+def _late(tape: CallTape, start: int, end: int) -> int:
+    return sum(start <= slot * SLOT_SAMPLES < end for slot in tape.late_slots)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+class OrderedLines(TyperCommand):
+    """Keeps the order of ``--say`` and ``--wav`` among each other, which option parsing loses: it collects each
+    option's values by itself. The parser does tell the order of its options, one entry an occurrence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        rest = {name: iter(values.get(name) or ()) for name in ("say", "wav")}
+        ctx.meta[_LINES_KEY] = tuple(
+            Say(next(rest["say"])) if option.name == "say" else PlayWav(Path(next(rest["wav"])))
+            for option in order
+            if option.name in rest
+        )
+        return super().parse_args(ctx, args)
+
+
+def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None]) -> None:
+    """Put ``call`` on ``app``. Exit codes: 0 answered, 1 never answered, 2 the call can't be placed as asked."""
+
+    @app.command("call", cls=OrderedLines)
+    def call(
+        ctx: typer.Context,
+        url: Annotated[str, typer.Argument(help="ws:// or wss:// address of a Realtime endpoint.")],
+        say: Annotated[list[str] | None, typer.Option(help="Say this; may be given several times.")] = None,
+        wav: Annotated[list[Path] | None, typer.Option(help="Play this WAV; may be given several times.")] = None,
+        agent: Annotated[str | None, typer.Option(help="The agent to ask for.")] = None,
+        key: Annotated[str | None, typer.Option(envvar="OFFHOOK_KEY", help="Bearer key.")] = None,
+        barge_in_after: Annotated[
+            float | None, typer.Option(min=0, help="Interrupt this many ms after the first answer is first heard.")
+        ] = None,
+        barge_in_say: Annotated[str | None, typer.Option(help="The words to interrupt with.")] = None,
+        record: Annotated[Path | None, typer.Option(help="Write a stereo WAV: caller left, agent right.")] = None,
+        json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+        max_seconds: Annotated[float, typer.Option(min=1, max=3600, help="Hang up after this long.")] = 120.0,
+        voice: Annotated[
+            str, typer.Option(help="Which voice speaks the shipped lines: slt, rms or awb.")
+        ] = DEFAULT_VOICE,
+    ) -> None:
+        """Call an agent, speak to it in real time, and report what was heard and how fast."""
+        if barge_in_after is not None and barge_in_say is None:
+            barge_in_say = "Wait, one moment please."
+        options = CallOptions(
+            url,
+            ctx.meta[_LINES_KEY],
+            agent=agent,
+            key=key,
+            barge_in_after_ms=barge_in_after,
+            barge_in_text=barge_in_say,
+            record=record,
+            max_seconds=max_seconds,
+            voice=voice,
+            hearing_model=hearing_model,
+        )
+        try:
+            report = asyncio.run(place_call(options))
+        except CallUsageError as error:
+            typer.echo(f"offhook call: {error}", err=True)
+            raise typer.Exit(2) from error
+        if json:
+            sys.stdout.write(to_json(report) + "\n")
+            if report.problem:
+                typer.echo(report.problem, err=True)
+        else:
+            typer.echo(to_text(report), err=True)
+        if not report.answered:
+            raise typer.Exit(1)

@@ -1,0 +1,69 @@
+"""The caller's own ears: speech-to-text of what was recorded, after the call (extra ``loadtest-stt``).
+
+Uses the faster-whisper library directly with a model directory it is given, so it shares no code with the gateway. The
+full 30 s window is used: accuracy matters here and time does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtest.measure import Span, voiced_spans
+from streaming.audio.resample import Resampler
+
+Pcm16 = npt.NDArray[np.int16]
+
+_MODEL_RATE_HZ = 16_000
+_MARGIN_MS = 200
+
+
+class Hearing(Protocol):
+    def text_of(self, pcm: Pcm16, rate_hz: int) -> str:
+        """The words in mono samples, shape (n,); empty if there are none. Blocks."""
+
+
+class WhisperHearing:
+    """faster-whisper on a local CTranslate2 model directory. Raises whatever the library raises if it can't load."""
+
+    def __init__(self, model: Path) -> None:
+        library: Any = importlib.import_module("faster_whisper")
+        self._model = library.WhisperModel(str(model), device="cpu", compute_type="int8", local_files_only=True)
+
+    def text_of(self, pcm: Pcm16, rate_hz: int) -> str:
+        resampler = Resampler(rate_hz, _MODEL_RATE_HZ)
+        audio = np.concatenate((resampler.process(pcm), resampler.flush())).astype(np.float32) / 32768.0
+        language = None if self._model.model.is_multilingual else "en"
+        segments, _ = self._model.transcribe(audio, language=language, beam_size=5, condition_on_previous_text=False)
+        return " ".join(segment.text.strip() for segment in segments).strip()
+
+
+def open_hearing(model: Path | None) -> Hearing | None:
+    """None without a model or without the extra. Blocks while it loads."""
+    if model is None:
+        return None
+    try:
+        return WhisperHearing(model)
+    except ImportError:
+        return None
+
+
+def hear_spans(agent: Pcm16, rate_hz: int, spans: Sequence[Span], hearing: Hearing) -> list[str | None]:
+    """What was heard in each stretch of a recording; None where it is silent (a model asked about silence makes words
+    up). Blocks: run it in a worker thread."""
+    texts: list[str | None] = []
+    margin = rate_hz * _MARGIN_MS // 1000
+    for span in spans:
+        part = agent[span.start : span.end]
+        voiced = voiced_spans(part, rate_hz)
+        if not voiced:
+            texts.append(None)
+            continue
+        begin, end = max(0, voiced[0].start - margin), voiced[-1].end + margin
+        texts.append(hearing.text_of(part[begin:end], rate_hz) or None)
+    return texts

@@ -1,0 +1,96 @@
+"""What a call was like: the ``--json`` document, and the same for a person.
+
+The document is one JSON object, stable: fields are added, never renamed or taken away; all of them are always there,
+null where there is nothing to say. Times are ms, read from the recorded audio as it was heard. ``docs/loadtest.md``
+explains every field.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TurnReport(msgspec.Struct, frozen=True):
+    """One thing the caller said, and what came of it."""
+
+    said_text: str | None
+    """What the caller spoke; null for a WAV file."""
+    heard_text: str | None
+    """The gateway's transcript of it; null where the wire has none."""
+    agent_text: str | None
+    """The caller's own speech-to-text of the answer as recorded; null without the extra or a voiced answer."""
+    agent_transcript: str | None
+    """The gateway's text of the answer, whole even where the caller interrupted it."""
+    voice_to_voice_ms: float | None
+    """Last voiced sample of the caller to the first of the agent's answer; null if there was none."""
+    stop_ms: float | None
+    """Interruptions: the caller's onset to the agent's last voiced sample before silence; null if it was silent."""
+    late_frames: int
+    """20 ms playout slots missed in this turn."""
+
+
+class GreetingReport(msgspec.Struct, frozen=True):
+    """What the agent said before the caller did."""
+
+    agent_text: str | None
+    agent_transcript: str | None
+    late_frames: int
+
+
+class CallReport(msgspec.Struct, frozen=True):
+    answered: bool
+    """The agent was heard to answer the caller (with no turns: to greet)."""
+    setup_ms: float | None
+    """From the first connection attempt to ``session.created``; null if it never came."""
+    end_cause: str
+    """hangup, agent_hangup, time_limit, busy, refused, unauthorized, forbidden, not_found, no_session, stalled or
+    connection_lost."""
+    recording: str | None
+    """The stereo WAV: caller left, agent right as heard."""
+    turns: list[TurnReport]
+    greeting: GreetingReport | None
+    call_id: str | None
+    """The session's id on the wire."""
+    caller_lag_ms: float
+    """Worst lateness of the simulated caller itself; distrust times where it is large."""
+    errors: list[str]
+    """``error`` events and malformed messages the server sent, the first 100."""
+    problem: str | None
+    """For a person: why the call failed or ended early."""
+
+
+def to_json(report: CallReport) -> str:
+    """The document, indented, without a closing newline."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+
+
+def to_text(report: CallReport) -> str:
+    """The same for a person, several lines."""
+    setup = "" if report.setup_ms is None else f" after {report.setup_ms:.0f} ms"
+    lines = [f"{'answered' if report.answered else 'NOT ANSWERED'}{setup}, ended: {report.end_cause}"]
+    if report.problem:
+        lines.append(f"  {report.problem}")
+    if report.greeting is not None:
+        lines.append(f"agent   {_words(report.greeting.agent_text, report.greeting.agent_transcript)}")
+    for turn in report.turns:
+        heard = "" if turn.heard_text is None else f"   [heard: {turn.heard_text}]"
+        lines.append(f"caller  {turn.said_text or '(recording)'}{heard}")
+        lines.append(f"agent   {_words(turn.agent_text, turn.agent_transcript)}")
+        times = [f"voice to voice {_ms(turn.voice_to_voice_ms)}"]
+        if turn.stop_ms is not None:
+            times.append(f"silent {_ms(turn.stop_ms)} after the interruption began")
+        if turn.late_frames:
+            times.append(f"{turn.late_frames} late frames")
+        lines.append(f"        {', '.join(times)}")
+    lines += [f"error   {error}" for error in report.errors]
+    if report.recording:
+        lines.append(f"recorded to {report.recording}")
+    return "\n".join(lines)
+
+
+def _words(heard: str | None, transcript: str | None) -> str:
+    return heard or (f"(by its own text) {transcript}" if transcript else "(nothing)")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} ms"

@@ -1,0 +1,133 @@
+"""What a Realtime (GA) server told the caller, folded from its events. Sans-IO.
+
+Only documented fields are read, and unknown events are ignored, as the protocol asks of clients (the types of the
+``openai`` package's ``types/realtime`` folder).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_ERRORS = 100
+
+
+class EventError(msgspec.Struct, frozen=True):
+    code: str | None = None
+    type: str | None = None
+    message: str | None = None
+
+
+class Identified(msgspec.Struct, frozen=True):
+    id: str | None = None
+
+
+class ServerEvent(msgspec.Struct, frozen=True):
+    """The union of the fields that a caller reads; absent ones are None."""
+
+    type: str
+    item_id: str | None = None
+    response_id: str | None = None
+    delta: str | None = None
+    transcript: str | None = None
+    session: Identified | None = None
+    response: Identified | None = None
+    error: EventError | None = None
+
+
+_decoder = msgspec.json.Decoder(ServerEvent)
+
+
+def decode_event(message: str | bytes) -> ServerEvent:
+    """Raises :class:`msgspec.DecodeError` for what is no event."""
+    return _decoder.decode(message)
+
+
+class WireLog:
+    """Texts and states by turn. ``turn`` is the index of the caller's turn last begun, -1 before the first: what is
+    heard of an item belongs to the turn in which it began, whenever its text comes."""
+
+    def __init__(self) -> None:
+        self.session_id: str | None = None
+        self.configured = False
+        self.errors: list[str] = []
+        self._utterance_turn: dict[str, int] = {}
+        self._heard: dict[str, str | None] = {}
+        self._response_turn: dict[str, int] = {}
+        self._open_responses: set[str] = set()
+        self._said: dict[str, tuple[int, str]] = {}
+        self._said_done: set[str] = set()
+        self._response_items: dict[str, list[str]] = {}
+
+    @property
+    def responding(self) -> bool:
+        """A response has begun and is not done."""
+        return bool(self._open_responses)
+
+    @property
+    def transcripts_due(self) -> bool:
+        """An utterance of the caller was noticed and its transcript has not come."""
+        return any(item_id not in self._heard for item_id in self._utterance_turn)
+
+    def note(self, event: ServerEvent, turn: int) -> None:
+        item_id = event.item_id or ""
+        match event.type:
+            case "session.created":
+                self.session_id = event.session.id if event.session else None
+            case "session.updated":
+                self.configured = True
+            case "error":
+                self.note_error(_describe(event.error or EventError()))
+            case "input_audio_buffer.speech_started" | "input_audio_buffer.committed":
+                self._utterance_turn.setdefault(item_id, turn)
+            case "conversation.item.input_audio_transcription.completed":
+                self._utterance_turn.setdefault(item_id, turn)
+                self._heard[item_id] = event.transcript or ""
+            case "conversation.item.input_audio_transcription.failed":
+                self._utterance_turn.setdefault(item_id, turn)
+                self._heard[item_id] = None
+            case "response.created" if event.response and event.response.id:
+                self._response_turn[event.response.id] = turn
+                self._open_responses.add(event.response.id)
+            case "response.done" if event.response and event.response.id:
+                self._open_responses.discard(event.response.id)
+            case "response.output_audio.delta":
+                items = self._response_items.setdefault(event.response_id or "", [])
+                if item_id not in items:
+                    items.append(item_id)
+            case "response.output_audio_transcript.delta":
+                self._say(event, turn, done=False)
+            case "response.output_audio_transcript.done":
+                self._say(event, turn, done=True)
+
+    def note_error(self, description: str) -> None:
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(description)
+
+    def items_of(self, response_id: str) -> list[str]:
+        """The items of a response that audio came for."""
+        return self._response_items.get(response_id, [])
+
+    def heard_text(self, turn: int) -> str | None:
+        """The server's transcript of what the caller said in a turn; None if the wire had none."""
+        texts = [self._heard.get(item) for item, of_turn in self._utterance_turn.items() if of_turn == turn]
+        known = [text.strip() for text in texts if text is not None]
+        return " ".join(text for text in known if text) if known else None
+
+    def agent_transcript(self, turn: int) -> str | None:
+        """The server's text of what the agent says in a turn, whole even where it was cut; None if there was none."""
+        texts = [text.strip() for of_turn, text in self._said.values() if of_turn == turn]
+        return " ".join(texts) if texts else None
+
+    def _say(self, event: ServerEvent, turn: int, *, done: bool) -> None:
+        item_id = event.item_id or ""
+        turn = self._response_turn.get(event.response_id or "", turn)
+        _, text = self._said.get(item_id, (turn, ""))
+        if done:
+            self._said_done.add(item_id)
+            self._said[item_id] = (turn, event.transcript or text)
+        elif item_id not in self._said_done:
+            self._said[item_id] = (turn, text + (event.delta or ""))
+
+
+def _describe(error: EventError) -> str:
+    return f"{error.code or error.type or 'error'}: {error.message or ''}".rstrip(": ")

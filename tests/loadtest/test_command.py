@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from loadtest import command
+from loadtest.command import CallOptions, CallUsageError, PlayWav, Say, add_call_command, place_call
+from loadtest.measure import voiced_spans
+from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
+from loadtest.script import Patience
+from streaming.audio.wav import encode_wav
+from tests.loadtest.realtime_server import Script, realtime_server
+
+QUICK = Patience(greeting_ms=200, answer_ms=800, pause_ms=120, stalled_ms=800, agent_turn_ms=3_000)
+
+FIELDS = {
+    "answered",
+    "setup_ms",
+    "end_cause",
+    "recording",
+    "turns",
+    "greeting",
+    "call_id",
+    "caller_lag_ms",
+    "errors",
+    "problem",
+}
+TURN_FIELDS = {
+    "said_text",
+    "heard_text",
+    "agent_text",
+    "agent_transcript",
+    "voice_to_voice_ms",
+    "stop_ms",
+    "late_frames",
+}
+
+
+async def test_a_call_becomes_a_report_and_a_stereo_recording(tmp_path: Path) -> None:
+    recording = tmp_path / "call.wav"
+    async with realtime_server(Script(greeting_ms=300, replies=(400,))) as (url, _):
+        options = CallOptions(url, (Say("Stop."),), record=recording, patience=QUICK)
+        report = await place_call(options)
+    assert report.answered
+    assert report.end_cause == "hangup"
+    assert report.recording == str(recording)
+    (turn,) = report.turns
+    assert (turn.said_text, turn.heard_text) == ("Stop.", "utterance 0")
+    assert (turn.agent_text, turn.agent_transcript) == (None, "answer 0")
+    assert turn.voice_to_voice_ms is not None
+    assert turn.voice_to_voice_ms >= 200
+    assert turn.stop_ms is None
+    assert report.greeting == GreetingReport(None, "greeting", report.greeting.late_frames if report.greeting else 0)
+    data = recording.read_bytes()
+    assert data[22:24] == b"\x02\x00"  # channels
+    stereo = np.frombuffer(data[44:], dtype="<i2").reshape(-1, 2)
+    assert stereo[:, 0].any()
+    assert stereo[:, 1].any()
+
+
+async def test_a_barge_in_is_a_turn_after_the_first(tmp_path: Path) -> None:
+    async with realtime_server(Script(replies=(5_000, 200, 200))) as (url, _):
+        options = CallOptions(
+            url,
+            (Say("Stop."), Say("Yes.")),
+            barge_in_after_ms=300,
+            barge_in_text="Wait, one moment please.",
+            patience=QUICK,
+        )
+        report = await place_call(options)
+    assert [turn.said_text for turn in report.turns] == ["Stop.", "Wait, one moment please.", "Yes."]
+    first, cut, _ = report.turns
+    assert first.stop_ms is None
+    assert cut.stop_ms is not None
+    assert 80 <= cut.stop_ms <= 500
+
+
+async def test_a_call_that_is_not_answered(tmp_path: Path) -> None:
+    async with realtime_server(Script(deaf=True)) as (url, _):
+        report = await place_call(CallOptions(url, (Say("Stop."),), patience=QUICK))
+    assert not report.answered
+    assert report.turns[0].voice_to_voice_ms is None
+    assert report.greeting is None
+
+
+async def test_a_greeting_answers_a_caller_who_says_nothing() -> None:
+    async with realtime_server(Script(greeting_ms=300)) as (url, _):
+        report = await place_call(CallOptions(url, patience=QUICK))
+    assert report.answered
+    assert report.turns == []
+
+
+async def test_a_refused_call_is_a_report_without_a_recording(tmp_path: Path) -> None:
+    async with realtime_server(Script(status=401)) as (url, _):
+        report = await place_call(CallOptions(url, (Say("Stop."),), record=tmp_path / "call.wav"))
+    assert (report.answered, report.end_cause, report.recording) == (False, "unauthorized", None)
+    assert not os.listdir(tmp_path)
+
+
+async def test_own_ears_hear_each_stretch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Ears:
+        def text_of(self, pcm: Any, rate_hz: int) -> str:
+            (voiced,) = voiced_spans(pcm, rate_hz)
+            return f"{round((voiced.end - voiced.start) / rate_hz, 1)} s"
+
+    monkeypatch.setattr(command, "open_hearing", lambda model: Ears() if model == tmp_path else None)
+    async with realtime_server(Script(greeting_ms=300, replies=(500,))) as (url, _):
+        report = await place_call(CallOptions(url, (Say("Stop."),), hearing_model=lambda: tmp_path, patience=QUICK))
+    assert report.greeting is not None
+    assert report.greeting.agent_text == "0.3 s"
+    assert report.turns[0].agent_text == "0.5 s"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (CallOptions("ws://h/", barge_in_after_ms=1.0), "both"),
+        (CallOptions("nonsense"), "nonsense"),
+        (CallOptions("ws://h/", (PlayWav(Path("/nowhere/a.wav")),)), "/nowhere/a.wav"),
+        (CallOptions("ws://h/", record=Path("/nowhere/a.wav")), "no such folder"),
+    ],
+)
+async def test_options_that_make_no_call(options: CallOptions, words: str) -> None:
+    with pytest.raises(CallUsageError, match=words):
+        await place_call(options)
+
+
+async def test_a_recording_that_cannot_be_written(tmp_path: Path) -> None:
+    async with realtime_server(Script(deaf=True)) as (url, _):
+        with pytest.raises(CallUsageError, match="cannot write"):
+            await place_call(CallOptions(url, record=tmp_path, patience=QUICK))
+
+
+async def test_a_wav_is_a_turn_without_words(tmp_path: Path) -> None:
+    path = tmp_path / "line.wav"
+    path.write_bytes(encode_wav([np.full(8_000, 6_000, dtype=np.int16)], 16_000))
+    async with realtime_server(Script()) as (url, _):
+        report = await place_call(CallOptions(url, (PlayWav(path),), patience=QUICK))
+    assert report.answered
+    assert report.turns[0].said_text is None
+
+
+def report_of(answered: bool) -> CallReport:
+    turn = TurnReport("Hi", "Hi.", None, "Hello", 812.0, 130.0, 2)
+    silent = TurnReport(None, None, None, None, None, None, 0)
+    greeting = GreetingReport("Welcome", None, 0)
+    return CallReport(
+        answered, 12.5, "time_limit", "a.wav", [turn, silent], greeting, "sess_1", 1.0, ["odd: so"], "it took too long"
+    )
+
+
+class Placed:
+    """Stands in for :func:`place_call` and for the event loop, and keeps the options."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, answered: bool = True, failure: Exception | None = None
+    ) -> None:
+        self.options: list[CallOptions] = []
+
+        async def place(options: CallOptions) -> CallReport:
+            self.options.append(options)
+            if failure is not None:
+                raise failure
+            return report_of(answered)
+
+        def run(coroutine: Coroutine[Any, Any, CallReport]) -> CallReport:
+            try:
+                coroutine.send(None)
+            except StopIteration as done:
+                value: CallReport = done.value
+                return value
+            raise AssertionError("the stand-in must not wait")
+
+        monkeypatch.setattr(command, "place_call", place)
+        monkeypatch.setattr("asyncio.run", run)
+
+    def invoke(self, *arguments: str, env: dict[str, str] | None = None) -> Any:
+        app = typer.Typer()
+        add_call_command(app, lambda: None)
+
+        @app.callback()
+        def main() -> None: ...
+
+        return CliRunner().invoke(app, ["call", *arguments], env=env)
+
+
+def test_say_and_wav_keep_the_order_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = Placed(monkeypatch)
+    result = placed.invoke("--say", "a", "--wav", "1.wav", "ws://h/", "--wav=2.wav", "--say=b", "--wav", "3.wav")
+    assert result.exit_code == 0, result.output
+    wavs = [PlayWav(Path(f"{number}.wav")) for number in (1, 2, 3)]
+    assert placed.options[0].lines == (Say("a"), wavs[0], wavs[1], Say("b"), wavs[2])
+
+
+def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = Placed(monkeypatch)
+    arguments = (
+        "ws://h/ --agent desk --barge-in-after 900 --barge-in-say Stop. --record a.wav --max-seconds 9 --voice rms"
+    )
+    placed.invoke(*arguments.split(), env={"OFFHOOK_KEY": "secret"})
+    (options,) = placed.options
+    assert (options.url, options.agent, options.key, options.lines) == ("ws://h/", "desk", "secret", ())
+    assert (options.barge_in_after_ms, options.barge_in_text) == (900.0, "Stop.")
+    assert (options.record, options.max_seconds, options.voice) == (Path("a.wav"), 9.0, "rms")
+    assert options.hearing_model is not None
+
+
+def test_a_barge_in_has_words_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = Placed(monkeypatch)
+    placed.invoke("ws://h/", "--barge-in-after", "900")
+    assert placed.options[0].barge_in_text == "Wait, one moment please."
+
+
+def test_json_alone_is_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = Placed(monkeypatch).invoke("ws://h/", "--json")
+    document = json.loads(result.stdout)
+    assert document.keys() == FIELDS
+    assert document["turns"][0].keys() == TURN_FIELDS
+    assert "it took too long" in result.stderr
+
+
+def test_people_read_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = Placed(monkeypatch).invoke("ws://h/")
+    assert result.stdout == ""
+    for words in ("answered after 12 ms", "Welcome", "heard: Hi.", "812 ms", "2 late frames", "(recording)", "a.wav"):
+        assert words in result.stderr
+
+
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Placed(monkeypatch, answered=False).invoke("ws://h/").exit_code == 1
+    failed = Placed(monkeypatch, failure=CallUsageError("no such line")).invoke("ws://h/", "--json")
+    assert (failed.exit_code, failed.stdout) == (2, "")
+    assert "no such line" in failed.stderr
+
+
+def test_the_document_has_every_field_also_when_empty() -> None:
+    empty = CallReport(False, None, "refused", None, [], None, None, 0.0, [], None)
+    assert json.loads(to_json(empty)).keys() == FIELDS
+    assert to_text(empty) == "NOT ANSWERED, ended: refused"

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from loadtest.measure import Span, TurnMark, measure_turns, voiced_spans
+
+Pcm16 = npt.NDArray[np.int16]
+RATE_HZ = 24_000
+
+
+def samples(ms: float) -> int:
+    return round(ms * RATE_HZ / 1000)
+
+
+def side(length_ms: float, *spoken_ms: tuple[float, float], noise: float = 0.0) -> Pcm16:
+    """A recording with a 200 Hz tone in the given stretches, over white noise."""
+    count = samples(length_ms)
+    pcm = np.random.default_rng(1).normal(0.0, noise, count)
+    tone = 8_000 * np.sin(2 * np.pi * 200 * np.arange(count) / RATE_HZ)
+    for start, end in spoken_ms:
+        pcm[samples(start) : samples(end)] += tone[samples(start) : samples(end)]
+    return pcm.astype(np.int16)
+
+
+def mark(start_ms: float, end_ms: float, barge_in: bool = False) -> TurnMark:
+    return TurnMark(samples(start_ms), samples(end_ms), barge_in)
+
+
+def test_silence_has_no_voice() -> None:
+    assert voiced_spans(np.zeros(RATE_HZ, dtype=np.int16), RATE_HZ) == []
+    assert voiced_spans(np.zeros(3, dtype=np.int16), RATE_HZ) == []
+    assert voiced_spans(side(1_000, noise=30.0), RATE_HZ) == []
+
+
+def test_short_pauses_join_and_long_ones_part() -> None:
+    pcm = side(3_000, (100, 500), (650, 1_000), (1_250, 2_000))
+    spans = voiced_spans(pcm, RATE_HZ)
+    assert spans == [Span(samples(100), samples(1_000)), Span(samples(1_250), samples(2_000))]
+
+
+def test_a_noise_floor_under_the_voice_is_not_voice() -> None:
+    pcm = side(2_000, (500, 1_000), noise=50.0)  # -56 dBFS of noise alone
+    assert voiced_spans(pcm, RATE_HZ) == [Span(samples(500), samples(1_000))]
+
+
+def test_voice_to_voice_is_read_from_sound_not_from_the_marks() -> None:
+    caller = side(4_000, (1_050, 1_900))
+    agent = side(4_000, (2_700, 3_500))
+    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000)])
+    assert timing.voice_to_voice_ms == pytest.approx(800, abs=5)
+    assert timing.stop_ms is None
+
+
+def test_an_answer_to_the_next_turn_is_not_this_ones() -> None:
+    caller = side(6_000, (1_000, 2_000), (3_000, 4_000))
+    agent = side(6_000, (4_500, 5_000))
+    timings = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000), mark(3_000, 4_000)])
+    assert [timing.voice_to_voice_ms for timing in timings] == [None, pytest.approx(500, abs=5)]
+
+
+def test_the_greeting_is_not_an_answer() -> None:
+    caller = side(5_000, (2_000, 3_000))
+    agent = side(5_000, (100, 1_500))
+    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(2_000, 3_000)])
+    assert timing.voice_to_voice_ms is None
+
+
+def test_a_barge_in_stops_the_agent_and_the_rest_of_the_reply_is_the_cut_turns() -> None:
+    caller = side(8_000, (1_000, 2_000), (4_050, 5_000))
+    agent = side(8_000, (2_800, 4_270), (5_900, 7_000))
+    first, second = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000), mark(4_000, 5_000, barge_in=True)])
+    assert second.stop_ms == pytest.approx(220, abs=5)
+    assert second.voice_to_voice_ms == pytest.approx(900, abs=5)
+    assert first.voice_to_voice_ms == pytest.approx(800, abs=5)
+    assert first.agent.end == second.agent.start == pytest.approx(samples(4_270), abs=samples(5))
+
+
+def test_an_agent_that_does_not_stop_has_a_long_stop_and_no_answer() -> None:
+    caller = side(8_000, (1_000, 2_000))
+    agent = side(8_000, (100, 5_000))
+    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000, barge_in=True)])
+    assert timing.stop_ms == pytest.approx(4_000, abs=5)
+    assert timing.voice_to_voice_ms is None
+
+
+def test_nothing_to_stop() -> None:
+    caller = side(8_000, (1_000, 2_000))
+    agent = side(8_000, (100, 700), (3_000, 4_000))
+    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000, barge_in=True)])
+    assert timing.stop_ms is None
+    assert timing.agent == Span(samples(1_000), samples(8_000))
+
+
+def test_a_silent_line_measures_nothing() -> None:
+    agent = side(4_000, (2_000, 3_000))
+    (timing,) = measure_turns(side(4_000), agent, RATE_HZ, [mark(500, 1_000, barge_in=True)])
+    assert (timing.voice_to_voice_ms, timing.stop_ms) == (None, None)
+
+
+def test_no_turns() -> None:
+    assert measure_turns(side(100), side(100), RATE_HZ, []) == []
