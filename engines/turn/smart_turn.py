@@ -1,8 +1,10 @@
 """Smart Turn v3.2 on onnxruntime: does the caller sound finished? One session and one worker thread for all calls.
 
 The model (BSD-2-Clause; ``smart-turn-v3.2-cpu.onnx`` of the pipecat-ai wheel) takes log-mel features (N, 80, 800) of
-the last 8 s and gives a probability in 0..1, although its output is named ``logits``. It wants the first 200 ms or so
-of the silence after the words in its audio: without any it often cannot tell.
+the last 8 s and gives a probability in 0..1, although its output is named ``logits``. It goes by melody more than by
+words, so it wants the first 200 to 400 ms of the silence after them in its audio: with none it often cannot tell, and
+after 600 ms it takes most pauses for the end. A decision costs about 45 ms of one core, 1 ms of it for the features
+of a 3 s utterance; the input's shape is fixed, so shorter audio makes only the features cheaper.
 """
 
 from __future__ import annotations
