@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from engines.api import EngineError, EngineSet
 from engines.fetch import Progress
 from engines.registry import open_preset
 from gateway.agents.agent import Agents
+from gateway.phrases import Phrase, Phrases
 from gateway.records.recent import RecentCalls
 from gateway.security.guard import Denial, Guard, authorize, error_body
 from gateway.settings import ConfigurationError, Settings
@@ -46,9 +47,11 @@ class Startup:
         self.error: Exception | None = None
 
 
-def create_app(settings: Settings, engines: EngineSet | None = None, *, progress: Progress | None = None) -> Starlette:
+def create_app(
+    settings: Settings, engines: EngineSet | None = None, *, progress: Progress | None = None, strict: bool = False
+) -> Starlette:
     """The gateway as an ASGI application. ``engines`` (already started) replace the preset's and are not closed.
-    ``progress`` is told of weights that have to be fetched first."""
+    ``progress`` is told of weights that have to be fetched first; ``strict`` raises a call's defects (tests)."""
 
     def opened() -> contextlib.AbstractAsyncContextManager[EngineSet]:
         if engines is not None:
@@ -67,7 +70,7 @@ def create_app(settings: Settings, engines: EngineSet | None = None, *, progress
         ],
         middleware=[Middleware(_Door)],
         exception_handlers={HTTPException: _http_error, Exception: _internal_error},
-        lifespan=lambda app: _lifespan(app, settings, opened),
+        lifespan=lambda app: _lifespan(app, settings, opened, strict),
     )
     app.state.guard = Guard(settings)
     app.state.gateway = None
@@ -76,11 +79,11 @@ def create_app(settings: Settings, engines: EngineSet | None = None, *, progress
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(app: Starlette, settings: Settings, opened: _OpenEngines) -> AsyncIterator[None]:
+async def _lifespan(app: Starlette, settings: Settings, opened: _OpenEngines, strict: bool) -> AsyncIterator[None]:
     """The server answers from the first moment (``/livez``, and 503 elsewhere) while the engines load beside it."""
     startup: Startup = app.state.startup
     stop = asyncio.Event()
-    opening = asyncio.create_task(_open(app, settings, opened, stop), name="engines")
+    opening = asyncio.create_task(_open(app, settings, opened, stop, strict), name="engines")
     try:
         yield
     finally:
@@ -91,11 +94,13 @@ async def _lifespan(app: Starlette, settings: Settings, opened: _OpenEngines) ->
             await opening
 
 
-async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: asyncio.Event) -> None:
+async def _open(
+    app: Starlette, settings: Settings, opened: _OpenEngines, stop: asyncio.Event, strict: bool
+) -> None:
     startup: Startup = app.state.startup
     try:
         async with opened() as engines:
-            app.state.gateway = gateway = _assemble(settings, engines)
+            app.state.gateway = gateway = await _assemble(settings, engines, strict)
             lag = asyncio.create_task(measure_loop_lag(gateway.metrics.lagged), name="loop lag")
             startup.settled.set()
             await stop.wait()
@@ -113,14 +118,24 @@ async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: 
         startup.settled.set()
 
 
-def _assemble(settings: Settings, engines: EngineSet) -> Gateway:
+async def _assemble(settings: Settings, engines: EngineSet, strict: bool) -> Gateway:
     agents = Agents.from_settings(settings)
     agents.check_voices(engines.tts.voices)
     metrics = Metrics()
     recent = RecentCalls(settings.recent_calls)
     switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=recent.add)
     metrics.watch(live=lambda: switchboard.live, limit=switchboard.max_calls, ready=lambda: not switchboard.draining)
-    return Gateway(settings, engines, agents, switchboard, recent, metrics)
+    phrases = Phrases()
+    await phrases.prepare(_known_phrases(settings, agents, engines), engines.tts)
+    return Gateway(settings, engines, agents, switchboard, recent, metrics, phrases, strict)
+
+
+def _known_phrases(settings: Settings, agents: Agents, engines: EngineSet) -> Iterator[Phrase]:
+    """What is said word for word, in the voice of each agent that says it."""
+    for agent in agents:
+        config = agent.session_config()
+        for text in (config.greeting, config.apology, settings.farewell):
+            yield Phrase(text, config.voice or engines.tts.voices[0], config.speed, config.language)
 
 
 class _Door:

@@ -51,6 +51,7 @@ BAKERY_INSTRUCTIONS = (
     "If you do not know something, say that you will ask a colleague to call back."
 )
 BAKERY_GREETING = "Hello, this is Blue Door Bakery. How can I help you?"
+FAREWELL = "I am sorry, this line has to close now. Goodbye."
 APOLOGY = "I am sorry, I did not manage to answer that. Could you say it again?"
 
 
@@ -145,6 +146,7 @@ class Settings(BaseSettings):
     default_instructions: str = Field(
         default=DEFAULT_INSTRUCTIONS, description="for Realtime clients that name no agent"
     )
+    farewell: str = Field(default=FAREWELL, description="spoken to the calls still up when the server stops")
     agents: dict[str, AgentSettings] = Field(default_factory=dict, description="[agents.NAME] tables")
 
     @classmethod

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engines.api import EngineSet
 from gateway.agents.agent import Agents
+from gateway.phrases import Phrases
 from gateway.records.recent import RecentCalls
 from gateway.settings import Settings
 from gateway.switchboard import Switchboard
@@ -22,3 +23,6 @@ class Gateway:
     switchboard: Switchboard
     recent: RecentCalls
     metrics: Metrics
+    phrases: Phrases
+    strict: bool = False
+    """Raise a call's defects where they happen (tests) in place of ending its turn."""

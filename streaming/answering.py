@@ -264,11 +264,11 @@ class Answering:
     def deadline(self, now: float) -> float | None:
         """When :meth:`advance` wants to be called at the latest."""
         times: list[float] = []
-        for reply in self._active():
-            if reply.waits_for_engine:
-                times.append(self._engine_bound(reply))
-            if self._may_stall(reply):
-                times.append(reply.progress_at + STALL_S)
+        for active in self._active():
+            if active.waits_for_engine:
+                times.append(self._engine_bound(active))
+            if self._may_stall(active):
+                times.append(active.progress_at + STALL_S)
         reply = self.reply
         if self.held_at is not None:
             times.append(self.held_at + HOLD_MS / 1000)
@@ -278,13 +278,13 @@ class Answering:
 
     def advance(self, now: float) -> None:
         """Move on what time or the last event made ready."""
-        for reply in self._active():
-            if self._may_stall(reply) and now >= reply.progress_at + STALL_S:
-                self._stalled_at = reply.progress_at
-                reply.stalled(now)
-            if reply.waits_for_engine and now >= self._engine_bound(reply):
+        for active in self._active():
+            if self._may_stall(active) and now >= active.progress_at + STALL_S:
+                self._stalled_at = active.progress_at
+                active.stalled(now)
+            if active.waits_for_engine and now >= self._engine_bound(active):
                 self._emit(Count("engine_timeout"))
-                reply.fail("engine_timeout", "an engine did not answer in time")
+                active.fail("engine_timeout", "an engine did not answer in time")
         if self._speculation is not None and self._speculation[0].failure:
             self.drop_speculation()
         reply = self.reply

@@ -116,12 +116,12 @@ class Listening:
         self.seen_samples = 0
         self.current: Utterance | None = None
         self.closing: deque[Utterance] = deque()
+        self.turn = turn
         self.configure(language, turn)
 
     def configure(self, language: str, turn: TurnDetection) -> None:
         """Listen by these rules from now on. Going to or from manual drops what is being spoken."""
-        before = self.turn if hasattr(self, "turn") else turn
-        self.turn = turn
+        before, self.turn = self.turn, turn
         self._language = language
         self._policy = EndOfTurnPolicy(turn)
         self._gate = VoiceGate(turn.threshold)

@@ -74,7 +74,7 @@ class Pacer:
         self._clock = PlayoutClock(rate_hz)
         self._blocks: deque[tuple[int, Pcm16]] = deque()
         self._end_samples = 0
-        self._finished = False
+        self._whole = False
         self.held = False
 
     @property
@@ -91,14 +91,12 @@ class Pacer:
         """All samples in memory, also those already sent."""
         return sum(len(block) for _, block in self._blocks)
 
-    def append(self, pcm: Pcm16) -> None:
+    def append(self, pcm: Pcm16, *, last: bool) -> None:
+        """Add audio. ``last`` ends a segment: what is left then may go as a short frame, for nothing may follow."""
+        self._whole = last
         if len(pcm):
             self._blocks.append((self._end_samples, pcm))
             self._end_samples += len(pcm)
-
-    def finish(self) -> None:
-        """No more audio comes: a last frame may be short."""
-        self._finished = True
 
     def next_at(self, now: float) -> float | None:
         """When the next frame may go; None: nothing may, until audio comes or the hold ends."""
@@ -137,7 +135,7 @@ class Pacer:
         return position
 
     def _has_frame(self) -> bool:
-        return self.pending_samples >= self.frame_samples or (self._finished and self.pending_samples > 0)
+        return self.pending_samples >= self.frame_samples or (self._whole and self.pending_samples > 0)
 
     def _read(self, start: int, end: int) -> Pcm16:
         pieces = [

@@ -116,6 +116,11 @@ class Session:
             return "thinking"
         return "hearing" if self._listening.current is not None else "waiting"
 
+    @property
+    def manual(self) -> bool:
+        """Whether the client commits its turns itself."""
+        return self._listening.manual
+
     def handle(self, event: ev.Event, now: float) -> list[Effect]:
         """One event. After the call has ended every event is counted and has no other effect."""
         self._effects = []

@@ -27,180 +27,26 @@ _LIST_NUMBER = re.compile(r"(?:^|\n)\s*[-*_>#\s]*\d{1,3}[.)]?$")
 _DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
 _PLAIN_NUMBER = re.compile(r"[$€£]?\d[\d,.:]*%?")
 
-_TITLES = frozenset(
-    [
-        "dr",
-        "mr",
-        "mrs",
-        "ms",
-        "mx",
-        "prof",
-        "st",
-        "gen",
-        "sen",
-        "rep",
-        "gov",
-        "capt",
-        "cpt",
-        "col",
-        "lt",
-        "maj",
-        "sgt",
-        "rev",
-        "hon",
-        "pres",
-        "mt",
-        "ft",
-        "vs",
-        "e.g",
-        "i.e",
-        "eg",
-        "ie",
-        "cf",
-        "viz",
-        "approx",
-        "ca",
-        "ph",
-        "messrs",
-        "mme",
-        "mlle",
-    ]
+
+def _set(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_TITLES = _set(
+    "dr mr mrs ms mx prof st gen sen rep gov capt cpt col lt maj sgt rev hon pres mt ft vs e.g i.e eg ie cf viz approx"
+    " ca ph messrs mme mlle"
 )  # always lead on to something
-_OFTEN_LAST = frozenset(
-    [
-        "etc",
-        "inc",
-        "ltd",
-        "co",
-        "corp",
-        "jr",
-        "sr",
-        "ave",
-        "rd",
-        "blvd",
-        "dept",
-        "est",
-        "a.m",
-        "p.m",
-        "am",
-        "pm",
-        "ph.d",
-        "m.d",
-        "b.a",
-        "m.a",
-        "a.k.a",
-    ]
+_OFTEN_LAST = _set("etc inc ltd co corp jr sr ave rd blvd dept est a.m p.m am pm ph.d m.d b.a m.a a.k.a")
+_BEFORE_NUMBER = _set("no nos pp vol art sec ch fig figs eq ext tel apt rm")
+_SHORT_MONTHS = _set("Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec")
+_MONTHS = _SHORT_MONTHS | _set("January February March April May June July August September October November December")
+_SENTENCE_STARTERS = _set(
+    "The A An It He She They We You I This That These Those There Here In On At But And So If When What Who How Why"
+    " Where Please Is Are Do Does Did Can Could Would Will Then Now No Yes Its Our Your My"
 )
-_BEFORE_NUMBER = frozenset(
-    ["no", "nos", "pp", "vol", "art", "sec", "ch", "fig", "figs", "eq", "ext", "tel", "apt", "rm"]
-)
-_SHORT_MONTHS = frozenset(["Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"])
-_MONTHS = _SHORT_MONTHS | frozenset(
-    [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ]
-)
-_SENTENCE_STARTERS = frozenset(
-    [
-        "The",
-        "A",
-        "An",
-        "It",
-        "He",
-        "She",
-        "They",
-        "We",
-        "You",
-        "I",
-        "This",
-        "That",
-        "These",
-        "Those",
-        "There",
-        "Here",
-        "In",
-        "On",
-        "At",
-        "But",
-        "And",
-        "So",
-        "If",
-        "When",
-        "What",
-        "Who",
-        "How",
-        "Why",
-        "Where",
-        "Please",
-        "Is",
-        "Are",
-        "Do",
-        "Does",
-        "Did",
-        "Can",
-        "Could",
-        "Would",
-        "Will",
-        "Then",
-        "Now",
-        "No",
-        "Yes",
-        "Its",
-        "Our",
-        "Your",
-        "My",
-    ]
-)
-_WEAK = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "to",
-        "in",
-        "on",
-        "at",
-        "by",
-        "and",
-        "or",
-        "but",
-        "for",
-        "from",
-        "with",
-        "as",
-        "my",
-        "your",
-        "his",
-        "her",
-        "its",
-        "our",
-        "their",
-        "this",
-        "that",
-        "is",
-        "are",
-        "be",
-        "i",
-        "we",
-        "you",
-        "it",
-        "who",
-        "which",
-        "than",
-        "into",
-    ]
+_WEAK = _set(
+    "a an the of to in on at by and or but for from with as my your his her its our their this that is are be i we you"
+    " it who which than into"
 )  # a pause after these sounds wrong
 _BINDS = frozenset("&+=/×%°*")
 _OPENS_NUMBER = frozenset("$€£¥-−")
