@@ -23,10 +23,13 @@ _Edit = tuple[int, int, str]
 """Replace [start, end) by a text; its characters all come from ``start``."""
 
 _FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.MULTILINE)
-_RULE_LINE = re.compile(r"^[ \t]*(?:(?:[-*_][ \t]*){3,}|\|?(?:[ \t]*:?-{2,}:?[ \t]*\|?)+)$", re.MULTILINE)
+_RULE_LINE = re.compile(
+    r"^[ \t]*(?:(?:[-*_][ \t]*){3,}|\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?)$", re.MULTILINE
+)
 _LINE_MARK = re.compile(r"^[ \t]*(?:>[ \t]?)*(?:#{1,6}[ \t]+|[-*+•◦▪][ \t]+(?:\[[ xX]\][ \t]+)?|>[ \t]?)", re.MULTILINE)
-_HEADING_END = re.compile(r"[ \t]#+[ \t]*$", re.MULTILINE)
-_TABLE_EDGE = re.compile(r"^[ \t]*\|[ \t]*|[ \t]*\|[ \t]*$", re.MULTILINE)
+_HARD_BREAK = re.compile(r"\n(?=[ \t]*(?:>[ \t]?)*(?:#{1,6}[ \t]|[-*+•◦▪][ \t]|\d{1,3}[.)][ \t]|\|))")
+_HEADING_END = re.compile(r"[ \t]#+[ \t]*(?=\v?$)", re.MULTILINE)
+_TABLE_EDGE = re.compile(r"^[ \t]*\|[ \t]*|[ \t]*\|[ \t]*(?=\v?$)", re.MULTILINE)
 _TABLE_CELL = re.compile(r"[ \t]*\|[ \t]*")
 _LINK = re.compile(r"!?\[([^\[\]]*)\](?:\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?\)|\[[^\[\]]*\])")
 _FOOTNOTE = re.compile(r"\[\^[^\]\s]*\]")
@@ -37,7 +40,7 @@ _ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'", "nbsp":
 _CODE_TICKS = re.compile(r"```[\w+-]*(?=\n)|`+")
 _EMPHASIS = re.compile(r"\*\*+|__+|~~+|(?<![\w*])\*(?=\S)|(?<=[^\s*])\*(?![\w*])|(?<!\w)_(?=\S)|(?<=[^\s_])_(?!\w)")
 _ESCAPE = re.compile(r"\\(?=[\\`*_{}\[\]()#+\-.!|~>$])")
-_LINE_BREAK = re.compile(r"[ \t]*\n\s*")
+_LINE_BREAK = re.compile(r"[ \t\v]*\n\s*")
 _KEPT_SYMBOLS = frozenset("°")
 _JOINERS = frozenset("\u200c\u200d")
 
@@ -102,7 +105,12 @@ def _join_lines(mapped: Mapped) -> Mapped:
     for found in _LINE_BREAK.finditer(mapped.text):
         before = mapped.text[: found.start()].rstrip("\"'”’)*_ ")[-1:]
         after = mapped.text[found.end() : found.end() + 1]
-        goes_on = not before or not after or before in ".,;:!?…。！？।，：；-—" or after.islower()
+        goes_on = (
+            not before
+            or not after
+            or before in ".,;:!?…。！？।，：；-—"
+            or (after.islower() and "\v" not in found.group())
+        )
         edits.append((found.start(), found.end(), " " if goes_on else ". "))
     return _apply(mapped, edits)
 
@@ -127,6 +135,7 @@ _STEPS: tuple[Callable[[Mapped], Mapped], ...] = (
     _replace(_FENCE_LINE, ""),
     _replace(_RULE_LINE, ""),
     _replace(_CODE_TICKS, ""),
+    _replace(_HARD_BREAK, "\v\n"),
     _replace(_LINE_MARK, ""),
     _replace(_HEADING_END, ""),
     _replace(_FOOTNOTE, ""),
