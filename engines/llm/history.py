@@ -1,65 +1,62 @@
-"""Fitting a conversation into a model's context: the oldest turns go first, the system message and the last user
-message stay."""
+"""How much of a conversation is sent to a model that computes all of it anew each turn."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from streaming.jobs import Message
 
-_MAX_CHARS_PER_TOKEN = 32
-"""Text longer than this many characters a token of the budget is not even tokenised."""
 
-_REFILL = 0.75
-"""Once turns have to go, go down to this share of the budget: each cut makes the engine prefill the whole rest again,
-so it must not happen every turn."""
+class ContextTooLongError(Exception):
+    """The instructions and the last words of the caller alone are more than the model may be asked to read."""
 
 
-class ContextTooLongError(ValueError):
-    """What may not be dropped is over the budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class FittedPrompt:
-    """``dropped`` counts the messages left out after the system messages; hand it in again at the next turn."""
-
-    tokens: list[int]
-    dropped: int
-
-
-def fit_history(
+def bounded(
     messages: Sequence[Message],
-    encode: Callable[[Sequence[Message]], list[int]],
+    count_tokens: Callable[[Message], int],
+    *,
+    history_tokens: int,
     max_tokens: int,
-    dropped_before: int = 0,
-) -> FittedPrompt:
-    """The prompt of ``messages`` in at most ``max_tokens``. What remains begins with a user message. The cut of the
-    turn before is kept while it still fits, so that the prompt's beginning (and a cache of it) stays the same.
+) -> list[Message]:
+    """The system messages at the head, and as many of the newest turns as fit.
 
-    Raises :class:`ContextTooLongError`.
+    A turn is a user message and all up to the next one; a turn is kept whole or dropped whole, oldest first, until
+    the prompt is at most ``history_tokens``. The last turn always stays. What can't be dropped may take up to
+    ``max_tokens``; beyond it :class:`ContextTooLongError` is raised. Messages are counted newest first and only until
+    the budget is spent, so a conversation of hours costs no more than a short one.
     """
-    head = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
-    system, rest = messages[:head], messages[head:]
-    cuts = [0, *(i for i, message in enumerate(rest) if message.role == "user" and i > 0)]
-    max_chars = max_tokens * _MAX_CHARS_PER_TOKEN
+    head = 0
+    while head < len(messages) and messages[head].role == "system":
+        head += 1
+    used = sum(_counted(messages[:head], count_tokens, max_tokens))
+    end = len(messages)
+    kept = end
+    while kept > head:
+        start = kept - 1
+        while start > head and messages[start].role != "user":
+            start -= 1
+        budget = max_tokens if kept == end else history_tokens
+        cost = sum(_counted(messages[start:kept], count_tokens, budget - used))
+        if used + cost > budget:
+            if kept == end:
+                raise ContextTooLongError(f"the prompt needs more than {max_tokens} tokens")
+            break
+        used += cost
+        kept = start
+    if used > max_tokens:
+        raise ContextTooLongError(f"the prompt needs more than {max_tokens} tokens")
+    return [*messages[:head], *messages[kept:]]
 
-    def prompt(cut: int) -> list[int] | None:
-        kept = [*system, *rest[cut:]]
-        return encode(kept) if sum(len(message.content) for message in kept) <= max_chars else None
 
-    for cut in dict.fromkeys((0, dropped_before)):
-        tokens = prompt(cut) if cut in cuts else None
-        if tokens is not None and len(tokens) <= max_tokens:
-            return FittedPrompt(tokens, cut)
-
-    def roomy(cut: int) -> bool:
-        tokens = prompt(cut)
-        return tokens is not None and len(tokens) <= max_tokens * _REFILL
-
-    cut = cuts[min(bisect_left(cuts, True, key=roomy), len(cuts) - 1)]
-    tokens = prompt(cut)
-    if tokens is None or len(tokens) > max_tokens:
-        raise ContextTooLongError(f"the system message and the last user message are over {max_tokens} tokens")
-    return FittedPrompt(tokens, cut)
+def _counted(messages: Sequence[Message], count_tokens: Callable[[Message], int], budget: int) -> list[int]:
+    """Token counts, given up once they exceed the budget (the sum then exceeds it too)."""
+    counts: list[int] = []
+    left = budget
+    for message in reversed(messages):
+        # No token of text is longer than this many characters on average: spare the tokeniser a novel.
+        count = left + 1 if len(message.content) > max(left, 0) * 64 + 64 else count_tokens(message)
+        counts.append(count)
+        left -= count
+        if left < 0:
+            break
+    return counts

@@ -27,6 +27,7 @@ REPETITION_PENALTY = 1.3
 BUCKET_FRAMES = 100
 """Windows are rounded up to this, so that few shapes exist and each can be warmed."""
 
+_WARM_S = (1, 2, 4, 8, 15)
 _TOKENS_PER_SECOND = 8
 _MIN_TOKENS = 24
 
@@ -68,7 +69,7 @@ class WhisperDecoder:
             self._model: Any = ctranslate2.models.Whisper(
                 str(model_dir), device="cpu", compute_type="int8", inter_threads=workers, intra_threads=1
             )
-        except Exception as error:  # noqa: BLE001 (the tokenizers and ctranslate2 extensions raise bare types)
+        except Exception as error:  # the extensions raise bare types
             raise EngineError("bad_weights", f"{model_dir} holds no Whisper model: {error}") from error
         self._features: Any = FeatureExtractor()
         self._storage = ctranslate2.StorageView
@@ -76,7 +77,7 @@ class WhisperDecoder:
         self._first_special = self._id("<|endoftext|>")
 
     def decode(self, pcm: Pcm16, options: DecodeOptions, language: str = "en") -> Hypothesis:
-        """``pcm`` is at most 20 s at 16 kHz; longer audio is cut to the 30 s window."""
+        """``pcm`` is mono at 16 kHz; what exceeds the 30 s window is cut off."""
         if pcm.size < FRAME_SAMPLES * 3:
             return Hypothesis("", 1.0, 0.0)
         mel = self._features(pcm.astype(np.float32) / 32768.0)
@@ -97,9 +98,15 @@ class WhisperDecoder:
         ids = [token for token in result.sequences_ids[0] if token < self._first_special]
         return Hypothesis(self._tokenizer.decode(ids).strip(), float(result.no_speech_prob), float(result.scores[0]))
 
-    def warm(self, longest_s: float) -> None:
-        """Run every window shape once, so that no caller pays for first-use allocation."""
-        for seconds in range(1, int(longest_s) + 1):
+    def supports(self, language: str) -> bool:
+        """Whether the model was trained on this ISO 639-1 language."""
+        if not self._multilingual:
+            return language == "en"
+        return self._tokenizer.token_to_id(f"<|{language}|>") is not None
+
+    def warm(self) -> None:
+        """Run windows from the shortest to the longest once, so that no caller pays for first-use allocation."""
+        for seconds in _WARM_S:
             silence = np.zeros(seconds * INPUT_RATE_HZ, dtype=np.int16)
             self.decode(silence, PARTIAL)
             self.decode(silence, FINAL)

@@ -1,0 +1,265 @@
+"""SmolLM2 on CTranslate2, int8, one core a reply: the language model that runs anywhere.
+
+Each reply computes its whole prompt (CTranslate2 keeps no cache between calls), so history is bounded. A reply is one
+job on the CPU lane that offers its slot at every token: a transcript of another call waits for one step at most.
+
+CTranslate2 can keep the state of a system prompt (``cache_static_prompt``). It is left off: that cache is one per
+worker, is never evicted (46 kB a token for every prompt ever seen), and saves 0.7 ms a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from engines.api import EngineError
+from engines.in_flight import InFlight
+from engines.lane import CpuLane, LaneFull, Slot
+from engines.llm.chatml import ChatMl
+from engines.llm.ctranslate2_model import CTranslate2Model
+from engines.llm.detokenize import Detokenizer
+from engines.llm.history import ContextTooLongError, bounded
+from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
+
+HISTORY_TOKENS = 640
+"""Older turns are dropped beyond it: 640 tokens are about 0.8 s of reading on one core."""
+MAX_PROMPT_TOKENS = 1536
+"""What instructions and the caller's last words may take; more is ``context_too_long``."""
+WORKERS = 4
+"""Replies that may be under way at once, paused ones among them. Each takes up to 150 MB for a long prompt."""
+MAX_WAITING = 64
+
+_PROMOTED_WITHIN_S = 0.3
+_WARM_TOKENS = 4
+
+_log = structlog.get_logger(__name__)
+
+
+class TextModel(Protocol):
+    """Tokens in, tokens out: :class:`CTranslate2Model`, or a stand-in under test."""
+
+    @property
+    def chat(self) -> ChatMl: ...
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end a reply and are no text."""
+
+    def decode(self, ids: list[int]) -> str: ...
+
+    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> None:
+        """Call ``on_token`` with each id, until ``max_tokens``, an end id, or ``on_token`` returns True. Raises what
+        ``on_token`` raised."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Reply:
+    """One generation. The loop sets ``cancelled``, the lane's thread sets ``begun``; each reads the other's."""
+
+    request: Generate
+    deliver: Callable[[Generation], None]
+    priority: Priority
+    deadline: float
+    slot: Slot | None = None
+    cancelled: bool = False
+    begun: bool = False
+
+
+class CTranslate2LanguageModel:
+    """A :class:`engines.api.LanguageModel`.
+
+    At most ``workers`` replies are in the lane, the rest wait here, most urgent first: a reply that holds a slot and
+    waits for a worker would wait for ever, as the paused reply that holds the worker waits for the slot. Speculative
+    replies take at most half of the workers. ``load(model_dir, workers)`` makes the model.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        lane: CpuLane,
+        *,
+        workers: int = WORKERS,
+        history_tokens: int = HISTORY_TOKENS,
+        max_prompt_tokens: int = MAX_PROMPT_TOKENS,
+        load: Callable[[Path, int], TextModel] = CTranslate2Model,
+    ) -> None:
+        self._model_dir = model_dir
+        self._lane = lane
+        self._workers = workers
+        self._history_tokens = history_tokens
+        self._max_prompt_tokens = max_prompt_tokens
+        self._load = load
+        self._model: TextModel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._in_flight = InFlight()
+        self._replies: dict[tuple[str, int], _Reply] = {}
+        self._waiting: list[_Reply] = []
+        self._admitted: set[_Reply] = set()
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._model = await asyncio.to_thread(self._load_and_warm)
+
+    def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
+        loop = self._running_loop()
+        key = (request.call, request.epoch)
+        reply = _Reply(request, deliver, request.priority, request.deadline)
+        if key in self._replies:
+            loop.call_soon(deliver, GenerationFailed(request.epoch, "duplicate_epoch", "this epoch has a reply"))
+            return
+        self._replies[key] = reply
+        if len(self._waiting) >= MAX_WAITING:
+            loop.call_soon(self._finish, reply, GenerationFailed(request.epoch, "overloaded", "too many replies wait"))
+            return
+        self._waiting.append(reply)
+        self._admit()
+
+    def prioritize(self, call: str, epoch: int) -> None:
+        reply = self._replies.get((call, epoch))
+        if reply is None or reply.priority <= Priority.DECODE:
+            return
+        # A speculation has no deadline; what the caller now waits for has one.
+        reply.priority = Priority.DECODE
+        reply.deadline = min(reply.deadline, self._running_loop().time() + _PROMOTED_WITHIN_S)
+        if reply.slot is not None:
+            reply.slot.reprioritize(reply.priority, reply.deadline)
+        self._admit()
+
+    def cancel(self, call: str, epoch: int) -> None:
+        reply = self._replies.pop((call, epoch), None)
+        if reply is None:
+            return
+        reply.cancelled = True
+        if reply in self._waiting:
+            self._waiting.remove(reply)
+        if reply.slot is not None:
+            # Paused or queued, it would hold its place until its turn: let it come up at once, and end.
+            reply.slot.reprioritize(Priority.FINAL, 0.0)
+        if not reply.begun:
+            self._admitted.discard(reply)
+        self._admit()
+
+    def forget(self, call: str) -> None:
+        for key in [key for key in self._replies if key[0] == call]:
+            self.cancel(*key)
+
+    async def close(self) -> None:
+        for key in list(self._replies):
+            self.cancel(*key)
+        await self._in_flight.drain()
+        model, self._model = self._model, None
+        if model is not None:
+            await asyncio.to_thread(model.close)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None or self._model is None:
+            raise EngineError("not_started", "the language model is not running")
+        return self._loop
+
+    def _load_and_warm(self) -> TextModel:
+        model = self._load(self._model_dir, self._workers)
+        prompt = model.chat.prompt_ids([Message("system", "Be brief. " * 20), Message("user", "Hello?")])
+        left = iter(range(_WARM_TOKENS))
+        model.generate(prompt, _WARM_TOKENS, 0.0, lambda _: next(left, None) is None)
+        return model
+
+    def _admit(self) -> None:
+        """Hand waiting replies to the lane while there are workers for them."""
+        self._waiting.sort(key=lambda reply: (reply.priority, reply.deadline))
+        while self._waiting and len(self._admitted) < self._workers:
+            reply = self._waiting[0]
+            speculative = sum(other.priority is Priority.SPECULATIVE for other in self._admitted)
+            if reply.priority is Priority.SPECULATIVE and speculative >= max(1, self._workers // 2):
+                return
+            self._waiting.pop(0)
+            self._submit(reply)
+
+    def _submit(self, reply: _Reply) -> None:
+        try:
+            reply.slot = self._lane.submit(
+                reply.priority,
+                reply.deadline,
+                lambda slot: self._run(reply, slot),
+                abandoned=lambda: reply.cancelled,
+            )
+        except LaneFull as error:
+            failure = GenerationFailed(reply.request.epoch, "overloaded", str(error))
+            self._running_loop().call_soon(self._finish, reply, failure)
+            return
+        self._admitted.add(reply)
+
+    def _run(self, reply: _Reply, slot: Slot) -> None:
+        """On a lane thread."""
+        loop = self._loop
+        assert loop is not None
+        reply.begun = True
+        epoch = reply.request.epoch
+        end: Generation
+        if reply.cancelled or not self._in_flight.begin():
+            loop.call_soon_threadsafe(self._release, reply)
+            return
+        try:
+            end = self._generate(reply, slot, loop)
+        except ContextTooLongError as error:
+            end = GenerationFailed(epoch, "context_too_long", str(error))
+        except Exception as error:  # noqa: BLE001 (whatever it was, the caller must hear of it)
+            _log.exception("a reply failed", call=reply.request.call)
+            end = GenerationFailed(epoch, "generation_failed", f"{type(error).__name__}: {error}")
+        finally:
+            self._in_flight.end()
+        loop.call_soon_threadsafe(self._finish, reply, end)
+
+    def _generate(self, reply: _Reply, slot: Slot, loop: asyncio.AbstractEventLoop) -> Generation:
+        model, request = self._model, reply.request
+        assert model is not None
+        encoded: dict[int, list[int]] = {}
+
+        def count(message: Message) -> int:
+            ids = encoded[id(message)] = model.chat.message_ids(message)
+            return len(ids)
+
+        kept = bounded(request.messages, count, history_tokens=self._history_tokens, max_tokens=self._max_prompt_tokens)
+        prompt = [token for message in kept for token in encoded[id(message)]] + model.chat.reply_ids
+        text = Detokenizer(model.decode)
+        completion = 0
+        ended = False
+
+        def on_token(token: int) -> bool:
+            nonlocal completion, ended
+            if reply.cancelled:
+                return True
+            completion += 1
+            if token in model.end_ids:
+                ended = True
+                return True
+            if piece := text.feed(token):
+                loop.call_soon_threadsafe(self._tell, reply, Token(request.epoch, piece))
+            return not slot.yield_if_needed() or reply.cancelled
+
+        model.generate(prompt, request.max_tokens, request.temperature, on_token)
+        if piece := text.finish():
+            loop.call_soon_threadsafe(self._tell, reply, Token(request.epoch, piece))
+        usage = Usage(len(prompt), len(prompt), completion)
+        return GenerationDone(request.epoch, "stop" if ended or completion < request.max_tokens else "length", usage)
+
+    def _tell(self, reply: _Reply, token: Token) -> None:
+        if not reply.cancelled:
+            reply.deliver(token)
+
+    def _finish(self, reply: _Reply, end: Generation) -> None:
+        if not reply.cancelled:
+            del self._replies[(reply.request.call, reply.request.epoch)]
+            reply.cancelled = True
+            reply.deliver(end)
+        self._release(reply)
+
+    def _release(self, reply: _Reply) -> None:
+        self._admitted.discard(reply)
+        self._admit()
