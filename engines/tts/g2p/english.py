@@ -89,13 +89,13 @@ class EnglishPhonemes:
         """The sayable words of ``text`` in order; empty if there are none."""
         tokens, parts = self._split(text)
         shouted = _is_shouted(parts)
-        heard: list[str] = [part.word.lower() for part in parts]
+        befores = _words_before(tokens, parts)
         following: _Part | None = None
         for index in range(len(parts) - 1, -1, -1):
             part = parts[index]
             if following is not None and part.token != following.token and tokens[part.token].pause:
                 following = None
-            part.phonemes = self._pronounce(part, heard[:index], following, shouted)
+            part.phonemes = self._pronounce(part, befores[index], following, shouted)
             if part.phonemes:
                 following = part
         _stress_phrases(tokens, parts)
@@ -196,6 +196,18 @@ class EnglishPhonemes:
             return self._capitals(word)
         readings = self._readings(word)
         return readings[DEFAULT] if readings is not None else self._inflected(word) or self._unknown(word.lower())
+
+
+def _words_before(tokens: list[_Token], parts: list[_Part]) -> list[list[str]]:
+    """For each part, the up to two words before it in its phrase, lower case."""
+    befores: list[list[str]] = []
+    before: list[str] = []
+    for index, part in enumerate(parts):
+        if index and part.token != parts[index - 1].token and tokens[parts[index - 1].token].pause:
+            before = []
+        befores.append(before)
+        before = [*before[-1:], part.word.lower()]
+    return befores
 
 
 def _ascii_letters(token: str) -> str:
