@@ -94,9 +94,7 @@ async def _lifespan(app: Starlette, settings: Settings, opened: _OpenEngines, st
             await opening
 
 
-async def _open(
-    app: Starlette, settings: Settings, opened: _OpenEngines, stop: asyncio.Event, strict: bool
-) -> None:
+async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: asyncio.Event, strict: bool) -> None:
     startup: Startup = app.state.startup
     try:
         async with opened() as engines:

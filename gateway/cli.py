@@ -28,7 +28,7 @@ def application() -> typer.Typer:
     app.command("serve")(serve)
     config = typer.Typer(help="The settings.", no_args_is_help=True)
     config.command("check")(config_check)
-    config.callback()(lambda: None)
+    config.command("keys")(config_keys)
     app.add_typer(config, name="config")
     add_call_command(app, hearing_model)
     return app
@@ -91,6 +91,14 @@ def config_check(config: ConfigFile = None) -> None:
         settings = _settings(config, {})
         check_listening(settings)
         typer.echo("\n".join(describe(settings)))
+
+
+def config_keys() -> None:
+    """List every setting: key, default, meaning."""
+    from gateway.settings import documented
+
+    for key, default, meaning in documented():
+        typer.echo(f"{key}\t{default}\t{meaning}")
 
 
 def _settings(config: Path | None, flags: dict[str, Any]) -> Any:

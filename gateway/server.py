@@ -21,6 +21,7 @@ import uvloop
 from starlette.applications import Starlette
 
 from engines import fetch
+from engines.api import EngineError
 from gateway.app import Startup, create_app
 from gateway.security.listening import check_listening
 from gateway.settings import ConfigurationError, Settings
@@ -143,8 +144,10 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
         bars.close()
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
-    if startup.error is not None:
+    if isinstance(startup.error, EngineError | ConfigurationError):
         raise startup.error
+    if startup.error is not None:
+        raise StartError("engines_failed", f"the engines failed: {startup.error!r}") from startup.error
 
 
 def _uvicorn_config(app: Starlette, settings: Settings) -> uvicorn.Config:

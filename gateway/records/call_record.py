@@ -34,8 +34,15 @@ class CallRecord:
     """Written by the call that it is of; read by ``/v1/calls``. Times come from the caller's own clock, as
     milliseconds since the record was made."""
 
-    def __init__(self, *, call_id: str, transport: str, agent: str | None, started_at: datetime) -> None:
-        self.id = call_id
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 (a keyword, and what every view calls it)
+        transport: str,
+        agent: str | None,
+        started_at: datetime,
+    ) -> None:
+        self.id = id
         self.transport = transport
         self.agent = agent
         self.started_at = started_at

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from gateway.telemetry.logs import REDACTED, configure_logs
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def logged(*, caller_text: bool = False, level: str = "info") -> list[dict[str, object]]:
+    out = io.StringIO()
+    configure_logs(level=level, as_json=True, caller_text=caller_text, stream=out)
+    log = structlog.get_logger("some.module")
+    log.info(
+        "heard",
+        text="my number is 5",
+        Authorization="Bearer abc",
+        nested={"key": "abc", "items": [{"transcript": "hello", "n": 1}]},
+        call="call_1",
+    )
+    log.debug("detail")
+    logging.getLogger("uvicorn.error").warning("from a library")
+    logging.getLogger("httpx").info("noise")
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_secrets_and_callers_words_are_hidden_at_any_depth() -> None:
+    heard, library = logged()
+    assert (heard["event"], heard["call"], heard["level"]) == ("heard", "call_1", "info")
+    assert heard["text"] == heard["Authorization"] == REDACTED
+    assert heard["nested"] == {"key": REDACTED, "items": [{"transcript": REDACTED, "n": 1}]}
+    assert (library["event"], library["level"], library["logger"]) == ("from a library", "warning", "uvicorn.error")
+
+
+def test_words_can_be_shown_secrets_never() -> None:
+    heard = logged(caller_text=True)[0]
+    assert heard["text"] == "my number is 5"
+    assert heard["nested"] == {"key": REDACTED, "items": [{"transcript": "hello", "n": 1}]}
+    assert heard["Authorization"] == REDACTED
+
+
+def test_the_level_is_the_least_that_is_written() -> None:
+    assert [line["event"] for line in logged(level="warning")] == ["from a library"]
+    assert "detail" in [line["event"] for line in logged(level="debug")]
+
+
+def test_without_json_it_reads_as_text() -> None:
+    out = io.StringIO()
+    configure_logs(level="info", as_json=False, caller_text=False, stream=out)
+    structlog.get_logger("m").warning("the words", text="private", count=3)
+    assert "the words" in out.getvalue()
+    assert "private" not in out.getvalue()
+    assert "count=3" in out.getvalue()

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from gateway.settings import AgentSettings, ConfigurationError, Settings, describe, documented, load_settings
+from streaming.config import Eagerness
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "some.toml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def problems(**kwargs: object) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(**{"environ": {}, **kwargs})  # type: ignore[arg-type]
+    assert caught.value.code == "invalid_settings"
+    return caught.value.problems
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = write(tmp_path, 'port = 1\nhost = "file"\npreset = "file"\n[agents.anna]\ngreeting = "Hi"\nvoice = "v"\n')
+    environ = {"OFFHOOK_PORT": "2", "OFFHOOK_HOST": "environment", "OFFHOOK_AGENTS__ANNA__VOICE": "w"}
+    settings = load_settings(file=file, flags={"port": 3, "preset": None}, environ=environ)
+    assert (settings.port, settings.host, settings.preset, settings.drain_s) == (3, "environment", "file", 30.0)
+    assert (settings.agents["anna"].greeting, settings.agents["anna"].voice) == ("Hi", "w")
+
+
+def test_the_working_folder_s_file_is_read_if_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(environ={}).port == 8080
+    (tmp_path / "offhook.toml").write_text("port = 9", "utf-8")
+    assert load_settings(environ={}).port == 9
+
+
+def test_built_directly_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "offhook.toml").write_text("port = 9", "utf-8")
+    monkeypatch.setenv("OFFHOOK_PORT", "10")
+    assert Settings().port == 8080
+
+
+def test_lists_are_comma_separated_outside_of_toml_and_origins_are_normal(tmp_path: Path) -> None:
+    environ = {"OFFHOOK_ALLOWED_ORIGINS": "https://A.example:443, http://b.example:81/"}
+    settings = load_settings(environ=environ, flags={"trusted_proxies": "10.0.0.0/8,::1"})
+    assert settings.allowed_origins == ("https://a.example", "http://b.example:81")
+    assert settings.trusted_proxies == ("10.0.0.0/8", "::1")
+    file = write(tmp_path, 'allowed_origins = ["https://c.example"]')
+    assert load_settings(file=file, environ={}).allowed_origins == ("https://c.example",)
+
+
+def test_an_unknown_key_names_the_nearest_one_and_where_it_came_from(tmp_path: Path) -> None:
+    file = write(tmp_path, 'prot = 1\n[agents.anna]\ngreting = "Hi"\nzzz = 1\n')
+    first, second, third = problems(file=file)
+    assert first == f"agents.anna.greting ({file}): unknown key; did you mean agents.anna.greeting?"
+    assert second.startswith(f"agents.anna.zzz ({file}): unknown key; known keys: apology, ")
+    assert third == f"prot ({file}): unknown key; did you mean port?"
+
+
+def test_a_misspelt_variable_is_not_silently_ignored() -> None:
+    assert problems(environ={"OFFHOOK_PROT": "1"}) == ("OFFHOOK_PROT (environment): unknown key; did you mean port?",)
+
+
+def test_the_cache_folder_s_variable_is_no_setting() -> None:
+    assert load_settings(environ={"OFFHOOK_CACHE": "/somewhere", "HOME": "/x"}) == Settings()
+
+
+def test_a_bad_value_names_its_key_and_source(tmp_path: Path) -> None:
+    file = write(tmp_path, "drain_s = -1\nport = 99\n[agents.anna]\neagerness = 'soon'\n")
+    found = problems(file=file, environ={"OFFHOOK_PORT": "x", "OFFHOOK_ALLOWED_ORIGINS": "a"}, flags={"max_calls": 0})
+    starts = {problem.split(": ")[0] for problem in found}
+    assert starts == {
+        f"drain_s ({file})",
+        "OFFHOOK_PORT (environment)",
+        "OFFHOOK_ALLOWED_ORIGINS (environment)",
+        "max_calls (flag)",
+        f"agents.anna.eagerness ({file})",
+    }
+
+
+def test_a_table_where_a_value_belongs_and_the_other_way_round(tmp_path: Path) -> None:
+    file = write(tmp_path, "agents = 3\n[port]\nnumber = 1\n")
+    assert {problem.split(":")[0] for problem in problems(file=file)} == {f"agents ({file})", f"port ({file})"}
+
+
+def test_a_secret_never_shows_in_an_error() -> None:
+    found = problems(environ={"OFFHOOK_KEY": "hush-hush", "OFFHOOK_PORT": "x", "OFFHOOK_AGENTS": "hush-hush"})
+    assert "hush-hush" not in "\n".join(found)
+
+
+@pytest.mark.parametrize("content", ["port = ", b"\xff\xfe"])
+def test_a_file_that_is_no_toml(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "some.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert problems(file=path)[0].startswith(f"{path}: ")
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    assert problems(file=path) == (f"{path}: No such file or directory",)
+
+
+@pytest.mark.parametrize("network", ["10.0.0.1/8", "proxy.example"])
+def test_a_trusted_proxy_is_an_address_or_a_network(network: str) -> None:
+    assert problems(flags={"trusted_proxies": network})[0].startswith("trusted_proxies.0 (flag): ")
+
+
+def test_calls_at_once() -> None:
+    assert Settings().calls_at_once(cores=3) == 24
+    assert Settings(max_calls=5).calls_at_once(cores=3) == 5
+    assert Settings().calls_at_once() >= 8
+
+
+def test_the_description_is_toml_that_resolves_to_the_same_but_for_the_key(tmp_path: Path) -> None:
+    agents = {"anna": AgentSettings(greeting='Say "hi"\n', eagerness=Eagerness.HIGH), "two words": AgentSettings()}
+    settings = Settings(key=SecretStr("hush-hush"), allowed_origins=("https://a.example",), agents=agents)
+    text = "\n".join(describe(settings))
+    assert "hush-hush" not in text
+    again = load_settings(file=write(tmp_path, text), environ={})
+    assert tomllib.loads(text)["key"] == "**********"
+    assert again.model_copy(update={"key": settings.key}) == settings
+
+
+def test_every_setting_is_described_and_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    for name, default, meaning in documented():
+        assert meaning, name
+        assert f"| `{name}` | {default} | {meaning} |" in page
