@@ -278,3 +278,22 @@ async def test_cancelling_the_opening_stops_the_download(
     cancelled.set()
     assert await asyncio.to_thread(ended.wait, 10)
     assert told == [0]
+
+
+async def test_the_mlx_executor_is_made_only_for_a_preset_that_shares_it(
+    fakes: dict[str, BackendSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = pytest.importorskip("engines.executor.thread")
+
+    class Executor(FakeEngine): ...
+
+    monkeypatch.setattr(thread, "MlxExecutor", Executor)
+    async with open_preset("fake"):
+        assert "make Executor" not in happened
+    change(fakes, "llm", shares="mlx")
+    async with open_preset("fake") as engines:
+        assert isinstance(engines.llm, Llm)
+        (executor,) = engines.llm.arguments
+        assert isinstance(executor, Executor)
+    # Models on the executor are closed before the thread they live on.
+    assert happened[-1] == "close Executor"

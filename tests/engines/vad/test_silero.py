@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -272,3 +273,17 @@ async def test_closing_after_a_failed_start_is_safe(tmp_path: Path) -> None:
         await vad.start()
     assert caught.value.code == "model_load_failed"
     await vad.close()
+
+
+async def test_scores_for_a_loop_that_has_ended_are_nobodys() -> None:
+    vad = SileroVad(Path("dir"), load=StandIn().load)
+    vad._loop = asyncio.new_event_loop()
+    vad._loop.close()
+    vad._hand_over([])
+
+
+async def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EngineError, match=r"offhook\[embedded\]") as caught:
+        await SileroVad(tmp_path).start()
+    assert caught.value.code == "missing_extra"
