@@ -24,14 +24,10 @@ _CURRENCIES = {
     "¥": ("yen", "yen", "sen", "sen"),
     "₹": ("rupee", "rupees", "paisa", "paise"),
 }
-_MONTH_NAMES = tuple(
-    ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
-) + ("December",)
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_MONTH_NAMES = tuple(_MONTHS.split("|"))
 _MONTH = r"(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
-_FULL_MONTH = (
-    r"(January|February|March|April|May|June|July|August|September|October|November|December"
-    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
-)
+_FULL_MONTH = rf"({_MONTHS}|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
 _UNITS = {
     "km/h": ("kilometer per hour", "kilometers per hour"),
     "m/s": ("meter per second", "meters per second"),
@@ -277,7 +273,7 @@ def _fraction(match: re.Match[str]) -> str | None:
 def _quantity(match: re.Match[str]) -> str:
     sign, amount, upper, unit = match.groups()
     text = match.string
-    say = numbers.number
+    say: Callable[[str], str] = numbers.number
     if not unit and _is_year(text, match.start(2), amount) and (not upper or _looks_like_year(upper)):
         say = numbers.year
     spoken = ("minus " if sign else "") + say(amount)
@@ -298,8 +294,8 @@ def _is_year(text: str, at: int, amount: str) -> bool:
 
 def _street_or_saint(match: re.Match[str]) -> str:
     text = match.string
-    before = re.search(r"(?:\b[A-Z]\w*|\d(?:st|nd|rd|th))\s+$", text[: match.start()])
-    if before:
+    before = re.search(r"(\b[A-Z]\w*|\d(?:st|nd|rd|th))\s+$", text[: match.start()])
+    if before and before[1] not in ("See", "Visit", "In", "At", "On", "To", "From", "The", "And", "Near"):
         return _with_stop("Street", match)
     return "Saint"
 
@@ -368,6 +364,9 @@ def _rules() -> Iterator[Rule]:
     yield rule(r"(?:(?<!\w)['’])?(?<!\w)([2-9]0)s(?!\w)", lambda m: numbers.plural(numbers.cardinal(m[1])))
     yield rule(r"(?<![\w.])(\d[\d,]*)(?:st|nd|rd|th)(?!\w)", lambda m: numbers.ordinal(m[1].replace(",", "")))
     yield rule(r"(?<![\w./])(?:(\d+)\s)?(\d{1,3})/([1-9]\d{0,2})(?![\w/])", _fraction)
+    yield rule(
+        r"(?<![\w.])(\d)['’](\d\d?)[\"”]?(?!\w)", lambda m: f"{numbers.number(m[1])} foot {numbers.number(m[2])}"
+    )
     yield rule(rf"(?:(?<![\w)])([-−]))?({_N})(?:(?:-|\s?–\s?)({_N}))?(?:\s?({_UNIT}))?", _quantity)
     yield rule(r"[#№]\s?(?=\d)", _say("number "))
     yield rule(r"\bNos?\.\s?(?=\d)", _say("number "))

@@ -110,7 +110,8 @@ def _mark(out: list[_Char], mark: str, start: int, end: int) -> None:
         out.pop()
     if out and mark:
         last, last_start, _ = out[-1]
-        if last not in _STRENGTH:
+        dotted = mark != "." and [char for char, _, _ in out[-3::2]] == [".", "."]  # "a.m.,"
+        if last not in _STRENGTH or dotted:
             out.append((mark, start, end))
         elif _STRENGTH.index(mark) > _STRENGTH.index(last):
             out[-1] = (mark, last_start, end)
