@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import random
 import threading
 from collections.abc import Callable
 
@@ -454,3 +455,44 @@ def test_a_lane_without_slots_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one slot"):
         CpuLane(0)
     assert CpuLane().slots >= 1
+
+
+async def test_under_a_storm_every_job_ends_and_slots_are_never_exceeded() -> None:
+    lane = CpuLane(2, max_paused=4)
+    chance = random.Random(7)
+    guard = threading.Lock()
+    active = most = 0
+    ended = threading.Semaphore(0)
+
+    def step(by: int) -> None:
+        nonlocal active, most
+        with guard:
+            active += by
+            most = max(most, active)
+
+    def job(yields: int) -> Callable[[Slot], None]:
+        def run(slot: Slot) -> None:
+            step(+1)
+            for _ in range(yields):
+                step(-1)
+                assert slot.yield_if_needed()
+                step(+1)
+            step(-1)
+            ended.release()
+
+        return run
+
+    slots = []
+    for n in range(400):
+        priority = chance.choice(list(Priority))
+        slots.append(submit(lane, job(chance.randrange(20)), priority, float(chance.randrange(5))))
+        if n % 3 == 0:
+            chance.choice(slots).reprioritize(chance.choice(list(Priority)), float(chance.randrange(5)))
+    for _ in slots:
+        assert await asyncio.to_thread(ended.acquire, timeout=WAIT_S)
+    await lane.close()
+    shot = lane.snapshot()
+    assert most <= 2
+    assert (shot.done, shot.failed, shot.skipped, shot.running, shot.paused) == (400, 0, 0, 0, 0)
+    assert shot.yields > 0
+    assert len(lane._threads) <= 6
