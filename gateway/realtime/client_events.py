@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw
 
 from gateway.realtime.errors import MAX_MESSAGE_CHARS, ProtocolError, Rejected
-from gateway.realtime.session_object import (
+from gateway.realtime.session_patch import (
     FormatPatch,
     Instructions,
     Metadata,
@@ -202,9 +202,13 @@ def _decode_audio(text: str) -> bytes:
     if len(text) > -(-MAX_APPEND_BYTES // 3) * 4:
         raise Rejected("audio_too_large", "an append holds at most 15 MiB of audio", "audio")
     try:
-        return binascii.a2b_base64(text, strict_mode=True)
+        audio = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
-        raise Rejected("invalid_audio", "audio is not valid base64", "audio") from None
+        audio = None
+    # CPython's strict mode lets padding follow a complete group; the length tells.
+    if audio is None or len(audio) * 4 != len(text) * 3 - text[-2:].count("=") * 4:
+        raise Rejected("invalid_audio", "audio is not valid base64", "audio")
+    return audio
 
 
 # --- telling what is wrong ------------------------------------------------------------------------------------

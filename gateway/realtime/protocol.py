@@ -8,6 +8,7 @@ sends what :meth:`~RealtimeProtocol.take` gives after each of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import assert_never
 
 import msgspec
 
@@ -166,6 +167,8 @@ class RealtimeProtocol:
                 return [CreateResponse(options, event.event_id)]
             case client.ResponseCancel():
                 return [CancelResponse(event.response_id, event.event_id)]
+            case _:
+                assert_never(event)
 
     def _append(self, audio: bytes) -> list[Inbound]:
         size = self.input_format.bytes_per_sample

@@ -1,40 +1,38 @@
-"""The Realtime session object: what a client may set, how an update merges, what is echoed, what the call gets.
+"""The Realtime session object: how an update merges, what is echoed, what the call gets.
 
-Shapes are those of the ``openai`` package's ``RealtimeSessionCreateRequest``. An update is a partial merge: a field
-left out keeps its value. ``null`` switches off what can be off (``turn_detection``, ``transcription``, ``tracing``,
-``idle_timeout_ms``), empties ``instructions`` and ``include``, and restores the default everywhere else. A
-``turn_detection`` or ``transcription`` object merges with the current one; a ``turn_detection`` of another ``type``
-replaces it, starting from that type's defaults.
+An update is a partial merge: a field left out keeps its value. ``null`` switches off what can be off
+(``turn_detection``, ``transcription``, ``tracing``, ``idle_timeout_ms``), empties ``instructions`` and ``include``, and
+restores the default everywhere else. A ``turn_detection`` or ``transcription`` object merges with the current one; a
+``turn_detection`` of another ``type`` replaces it, starting from that type's defaults.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from gateway.realtime.errors import Rejected
+from gateway.realtime.session_patch import (
+    MAX_OUTPUT_TOKENS,
+    AudioPatch,
+    FormatPatch,
+    InputPatch,
+    OutputPatch,
+    RetentionRatio,
+    SessionPatch,
+    Tracing,
+    TranscriptionPatch,
+    TurnDetectionPatch,
+    VoiceId,
+)
 from streaming.config import BargeIn, Eagerness, SessionConfig, TurnDetection, TurnMode
 
 STOCK_VOICES = frozenset({"alloy", "ash", "ballad", "cedar", "coral", "echo", "marin", "sage", "shimmer", "verse"})
 """OpenAI's voices. Stock clients ask for one by default, so each is an alias of the default voice."""
-
-MAX_OUTPUT_TOKENS = 4_096
-"""The most a client may ask for, and what ``"inf"`` means."""
-
-MAX_INSTRUCTIONS_CHARS = 64_000
-
-Instructions = Annotated[str, Meta(max_length=MAX_INSTRUCTIONS_CHARS)]
-ShortText = Annotated[str, Meta(max_length=1_024)]
-OutputTokens = Annotated[int, Meta(ge=1, le=MAX_OUTPUT_TOKENS)] | Literal["inf"]
-Modalities = Annotated[list[Literal["audio", "text"]], Meta(min_length=1, max_length=1)]
-Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
-]
-"""At most 16 pairs, keys of 64 and values of 512 characters."""
 
 
 class WireFormat(enum.Enum):
@@ -64,11 +62,13 @@ class SessionDefaults(msgspec.Struct, frozen=True):
     """What a call starts with. ``config`` is the whole initial configuration, an agent's if ``agent``.
 
     ``config.voice`` must be one of ``voices``, or empty for the first of them. ``server_vad`` and ``semantic_vad``
-    are where a client's own ``turn_detection`` of that type starts from.
+    are where a client's own ``turn_detection`` of that type starts from; ``languages`` are those the call's engines
+    know, as primary subtags.
     """
 
     config: SessionConfig
     voices: tuple[str, ...]
+    languages: tuple[str, ...] = ("en",)
     agent: bool = False
     transcription_model: str = "default"
     server_vad: TurnDetection = TurnDetection()
@@ -77,89 +77,6 @@ class SessionDefaults(msgspec.Struct, frozen=True):
     @property
     def voice(self) -> str:
         return self.config.voice or self.voices[0]
-
-
-# --- what a client sends --------------------------------------------------------------------------------------
-
-
-class FormatPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: str
-    rate: int | None = None
-
-
-class TurnDetectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["server_vad", "semantic_vad"] | UnsetType = UNSET
-    create_response: bool | UnsetType | None = UNSET
-    interrupt_response: bool | UnsetType | None = UNSET
-    threshold: Annotated[float, Meta(ge=0, le=1)] | UnsetType | None = UNSET
-    prefix_padding_ms: Annotated[int, Meta(ge=0, le=2_000)] | UnsetType | None = UNSET
-    silence_duration_ms: Annotated[int, Meta(ge=100, le=10_000)] | UnsetType | None = UNSET
-    idle_timeout_ms: Annotated[int, Meta(ge=5_000, le=30_000)] | UnsetType | None = UNSET
-    eagerness: Literal["low", "medium", "high", "auto"] | UnsetType | None = UNSET
-
-
-class TranscriptionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    model: ShortText | UnsetType | None = UNSET
-    language: Annotated[str, Meta(pattern=r"^([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$")] | UnsetType | None = UNSET
-    prompt: ShortText | UnsetType | None = UNSET
-
-
-class InputPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: FormatPatch | UnsetType | None = UNSET
-    turn_detection: TurnDetectionPatch | UnsetType | None = UNSET
-    transcription: TranscriptionPatch | UnsetType | None = UNSET
-    noise_reduction: dict[str, Raw] | UnsetType | None = UNSET
-
-
-class VoiceId(msgspec.Struct, frozen=True):
-    id: str
-
-
-class OutputPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: FormatPatch | UnsetType | None = UNSET
-    voice: str | VoiceId | UnsetType | None = UNSET
-    speed: Annotated[float, Meta(ge=0.25, le=1.5)] | UnsetType | None = UNSET
-
-
-class AudioPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    input: InputPatch | None = None
-    output: OutputPatch | None = None
-
-
-class TokenLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    post_instructions: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-
-
-class RetentionRatio(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    type: Literal["retention_ratio"]
-    retention_ratio: Annotated[float, Meta(ge=0, le=1)]
-    token_limits: TokenLimits | None = None
-
-
-class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    workflow_name: ShortText | None = None
-    group_id: ShortText | None = None
-    metadata: Metadata | None = None
-
-
-class SessionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``session`` of a ``session.update``. An unknown field is an error: it would be a setting silently lost."""
-
-    type: Literal["realtime", "transcription"]
-    model: ShortText | None = None
-    output_modalities: Modalities | UnsetType | None = UNSET
-    instructions: Instructions | UnsetType | None = UNSET
-    audio: AudioPatch | None = None
-    tools: list[Raw] | None = None
-    tool_choice: str | dict[str, Raw] | None = None
-    parallel_tool_calls: bool | None = None
-    max_output_tokens: OutputTokens | UnsetType | None = UNSET
-    truncation: Literal["auto", "disabled"] | RetentionRatio | UnsetType | None = UNSET
-    tracing: Literal["auto"] | Tracing | UnsetType | None = UNSET
-    include: (
-        Annotated[list[Literal["item.input_audio_transcription.logprobs"]], Meta(max_length=1)] | UnsetType | None
-    ) = UNSET
-    prompt: dict[str, Raw] | None = None
 
 
 # --- what is in force -----------------------------------------------------------------------------------------
@@ -208,7 +125,7 @@ class Session(msgspec.Struct, frozen=True):
             defaults.config,
             instructions=self.instructions,
             voice=self.voice if self.voice in defaults.voices else defaults.voice,
-            language=language.partition("-")[0].lower(),
+            language=_primary(language),
             speed=self.speed,
             audio_output=self.audio_output,
             output_rate_hz=self.output_format.rate_hz,
@@ -404,7 +321,17 @@ def _merge_transcription(
         return None
     first = _default_transcription(defaults)
     changes = {name: value or getattr(first, name) for name, value in _given(patch).items()}
-    return replace(current or first, **changes)
+    merged = replace(current or first, **changes)
+    if merged.language != first.language and _primary(merged.language) not in defaults.languages:
+        known = ", ".join(defaults.languages)
+        path = "session.audio.input.transcription.language"
+        raise Rejected("language_not_supported", f"the languages are {known}", path)
+    return merged
+
+
+def _primary(language: str) -> str:
+    """``en`` of ``en-GB``."""
+    return language.partition("-")[0].lower()
 
 
 SERVER_VAD_ONLY = ("threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms")
