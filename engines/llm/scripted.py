@@ -1,0 +1,135 @@
+"""A language model that thinks nothing: its replies come from a function. For tests and load tests.
+
+All timing is ``loop.call_later``, so it is exact under a virtual clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engines.api import EngineError
+from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Token, Usage
+
+Reply = Callable[[Sequence[Message]], str]
+Fault = Literal["none", "fail_first", "fail_midway", "stall_first", "stall_midway", "ignore_cancel"]
+
+_WORDS = re.compile(r"\S+\s*|\s+")
+
+
+def echo(messages: Sequence[Message]) -> str:
+    """Say the caller's last words back."""
+    said = next((message.content for message in reversed(messages) if message.role == "user"), "nothing")
+    return f"You said: {said.rstrip('.!? ')}."
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    request: Generate
+    deliver: Callable[[Generation], None]
+    tokens: list[str]
+    limited: bool
+    told: int = 0
+    cancelled: bool = False
+    timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+
+class ScriptedLlm:
+    """A fake :class:`engines.api.LanguageModel`: one token a word, with the spaces after it.
+
+    ``fault``: fail or stall for ever before the first token or after half of them; ``ignore_cancel`` goes on delivering
+    for dead epochs (which no real engine may do: it proves staleness tests). Attributes may be changed while it runs;
+    ``requests``, ``prioritized``, ``cancelled`` and ``forgotten`` record what was asked of it, for assertions.
+    """
+
+    def __init__(
+        self,
+        reply: Reply = echo,
+        *,
+        first_token_delay_s: float = 0.0,
+        token_delay_s: float = 0.0,
+        fault: Fault = "none",
+        start_fails: bool = False,
+    ) -> None:
+        self._reply = reply
+        self.first_token_delay_s = first_token_delay_s
+        self.token_delay_s = token_delay_s
+        self.fault: Fault = fault
+        self.start_fails = start_fails
+        self.requests: list[Generate] = []
+        self.prioritized: list[tuple[str, int]] = []
+        self.cancelled: list[tuple[str, int]] = []
+        self.forgotten: list[str] = []
+        self._runs: dict[tuple[str, int], _Run] = {}
+
+    async def start(self) -> None:
+        if self.start_fails:
+            raise EngineError("scripted", "the script says that this engine does not start")
+
+    async def close(self) -> None:
+        for call, epoch in list(self._runs):
+            self._stop(call, epoch)
+
+    @property
+    def running(self) -> int:
+        """Generations that were neither finished nor cancelled."""
+        return len(self._runs)
+
+    def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
+        self.requests.append(request)
+        words = _WORDS.findall(self._reply(request.messages))
+        run = _Run(request, deliver, words[: request.max_tokens], len(words) > request.max_tokens)
+        self._runs[(request.call, request.epoch)] = run
+        if self.fault != "stall_first":
+            self._after(run, self.first_token_delay_s)
+
+    def prioritize(self, call: str, epoch: int) -> None:
+        self.prioritized.append((call, epoch))
+
+    def cancel(self, call: str, epoch: int) -> None:
+        self.cancelled.append((call, epoch))
+        self._stop(call, epoch)
+
+    def forget(self, call: str) -> None:
+        self.forgotten.append(call)
+        for key in [key for key in self._runs if key[0] == call]:
+            self._stop(*key)
+
+    def _stop(self, call: str, epoch: int) -> None:
+        run = self._runs.pop((call, epoch), None)
+        if run is None:
+            return
+        run.cancelled = True
+        if run.timer is not None and self.fault != "ignore_cancel":
+            run.timer.cancel()
+
+    def _after(self, run: _Run, delay_s: float) -> None:
+        run.timer = asyncio.get_running_loop().call_later(delay_s, self._step, run)
+
+    def _step(self, run: _Run) -> None:
+        epoch, fault = run.request.epoch, self.fault
+        midway = run.told >= max(1, len(run.tokens) // 2)
+        if fault == "fail_first" or (fault == "fail_midway" and midway):
+            self._end(run, GenerationFailed(epoch, "scripted", "the script says so"))
+        elif fault == "stall_midway" and midway:
+            return
+        elif run.told < len(run.tokens):
+            token = Token(epoch, run.tokens[run.told])
+            run.told += 1
+            run.deliver(token)
+            if not run.cancelled or fault == "ignore_cancel":
+                # The end comes with the last token: a model knows it by then.
+                self._after(run, self.token_delay_s if run.told < len(run.tokens) else 0.0)
+        else:
+            self._end(run, GenerationDone(epoch, "length" if run.limited else "stop", self._usage(run)))
+
+    def _end(self, run: _Run, end: Generation) -> None:
+        self._runs.pop((run.request.call, run.request.epoch), None)
+        run.deliver(end)
+
+    def _usage(self, run: _Run) -> Usage:
+        prompt = sum(len(message.content.split()) for message in run.request.messages)
+        return Usage(prompt, prompt, run.told)
