@@ -189,6 +189,8 @@ def test_a_stop_is_not_an_end_before_the_next_character_proves_it() -> None:
     [
         ("Hello there.", "Hello there.", ""),
         ("Sure.", "Sure.", ""),
+        ("Is it so?", "Is it so?", ""),
+        ("We can go  the", "We can go", "  the"),
         ("Hello there. ", "", " "),
         ('He said "Go."', 'He said "Go."', ""),
         ("Well then,", "Well then,", ""),

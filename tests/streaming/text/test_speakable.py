@@ -1,6 +1,7 @@
 """CASES.md, row "speaking" (and "heard against said" for the spans)."""
 
 import re
+import unicodedata
 
 import pytest
 from hypothesis import example, given, settings
@@ -105,6 +106,7 @@ from streaming.text.speakable import Speakable, speakable
         ("Well… maybe… “So”", "Well, maybe. So"),
         ("“it’s” dogs' rock-n-roll - ok?!", "it's dogs rock-n-roll ok?"),
         ("(first) 你好。Yes ¿no", "first, 你好. Yes no"),
+        ("it (works)!", "it, works!"),
         # nothing to say
         ("😀", ""), ("***", ""), ("...", ""), ("", ""), ("---\n", ""),
     ],
