@@ -358,7 +358,7 @@ def _rules() -> Iterator[Rule]:
     yield rule(r"(?<![\w.])(\d+):(\d+)(?![\w:])", lambda m: f"{numbers.number(m[1])} to {numbers.number(m[2])}")
     yield rule(r"(?<![\w.])(?:\+?1[-. ]?)?(?:\(\d{3}\)\s?|\d{3}[-. ])\d{3}[-. ]\d{4}(?!\w)", _digit_groups)
     yield rule(r"\+\d{1,3}(?:[ .-]?\(?\d{2,4}\)?){2,5}(?!\w)", _digit_groups)
-    yield rule(r"(?<![\w.])(?:\d{3}-\d{4}|\d+(?:-\d+){2,}|\d{4}(?: \d{4}){2,})(?![\w-])", _digit_groups)
+    yield rule(r"(?<![\w.-])(?:\d{3}-\d{4}|\d{1,12}(?:-\d{1,12}){2,7}|\d{4}(?: \d{4}){2,})(?![\w-])", _digit_groups)
     yield rule(r"(?<!\w)(?:[vV]\d+(?:\.\d+)*|\d+(?:\.\d+){2,})(?!\w)", _version)
     yield rule(r"(?<!\w)(\d\d\d0)s(?!\w)", lambda m: numbers.plural(numbers.year(m[1])))
     yield rule(r"(?:(?<!\w)['’])?(?<!\w)([2-9]0)s(?!\w)", lambda m: numbers.plural(numbers.cardinal(m[1])))
