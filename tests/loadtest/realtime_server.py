@@ -38,7 +38,9 @@ class Script:
     status: int | None = None
     close_at_once: tuple[int, str] | None = None
     close_after_reply: int | None = None
+    abort_after_reply: bool = False
     deaf: bool = False
+    mute: bool = False
     first_event: str = "session.created"
     raw: Sequence[str] = ()
 
@@ -67,6 +69,8 @@ class FakeCall:
         await self._connection.send(json.dumps({"type": kind, "event_id": f"event_{id(fields)}", **fields}))
 
     async def run(self) -> None:
+        if self._script.mute:
+            await self._connection.wait_closed()
         await self.send(self._script.first_event, session={"id": "sess_1", "type": "realtime"})
         if self._script.greeting_ms is not None:
             await self._respond("greeting", self._script.greeting_ms)
@@ -103,6 +107,8 @@ class FakeCall:
         if self._script.transcribe:
             kind = "conversation.item.input_audio_transcription.completed"
             await self.send(kind, item_id=f"user_{turn}", content_index=0, transcript=f"utterance {turn}")
+        if self._script.abort_after_reply:
+            self._connection.transport.abort()
         if self._script.close_after_reply is not None:
             await asyncio.sleep(0.6)
             await self._connection.close(self._script.close_after_reply)

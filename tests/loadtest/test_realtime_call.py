@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 
 import numpy as np
 import pytest
+from websockets.asyncio.client import ClientConnection
 
+from loadtest import realtime_call
 from loadtest.measure import voiced_spans
 from loadtest.realtime_call import CALL_RATE_HZ, CallPlan, CallTape, EndCause, call_url, place_realtime_call
 from loadtest.script import Patience, Turn
@@ -185,6 +188,28 @@ async def test_bad_events_are_noted_and_survived() -> None:
     assert tape.log.agent_transcript(0) == "answer 0"
     kinds = [error.split(":")[0] for error in tape.log.errors]
     assert kinds == ["malformed event", "malformed event", "malformed audio delta", "malformed audio delta", "odd"]
+
+
+async def test_a_server_that_stops_reading_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_arguments: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ClientConnection, "send", never)
+    monkeypatch.setattr(realtime_call, "_SEND_S", 0.01)
+    tape, _ = await call(Script(), line("hello"))
+    assert tape.end_cause is EndCause.STALLED
+
+
+async def test_a_server_that_says_nothing_is_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(realtime_call, "_CONNECT_S", 0.1)
+    tape, _ = await call(Script(mute=True), line("hello"))
+    assert tape.end_cause is EndCause.NO_SESSION
+
+
+async def test_a_vanished_server_is_a_lost_connection() -> None:
+    tape, _ = await call(Script(abort_after_reply=True), line("hello"), line("more"))
+    assert tape.end_cause is EndCause.CONNECTION_LOST
+    assert tape.problem == "the connection was lost"
 
 
 def test_urls() -> None:
