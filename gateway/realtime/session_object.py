@@ -320,7 +320,8 @@ def _merge_transcription(
     if patch is None:
         return None
     first = _default_transcription(defaults)
-    changes = {name: value or getattr(first, name) for name, value in _given(patch).items()}
+    given = {name: getattr(patch, name) for name in ("model", "language", "prompt")}
+    changes = {name: value or getattr(first, name) for name, value in given.items() if value is not UNSET}
     merged = replace(current or first, **changes)
     if merged.language != first.language and _primary(merged.language) not in defaults.languages:
         known = ", ".join(defaults.languages)

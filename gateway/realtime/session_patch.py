@@ -1,7 +1,7 @@
 """The shape of ``session.update``: every field of the session object that a client may send, with its limits.
 
 Shapes are those of the ``openai`` package's ``RealtimeSessionCreateRequest``. ``UNSET`` is a field left out, which
-is not the same as null.
+is not the same as null. Fields of type None are known and not offered: clients that write out every field send null.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class TranscriptionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     model: ShortText | UnsetType | None = UNSET
     language: Annotated[str, Meta(pattern=r"^([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$")] | UnsetType | None = UNSET
     prompt: ShortText | UnsetType | None = UNSET
+    delay: None = None
+    keywords: None = None
+    languages: None = None
 
 
 class InputPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,3 +107,4 @@ class SessionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[list[Literal["item.input_audio_transcription.logprobs"]], Meta(max_length=1)] | UnsetType | None
     ) = UNSET
     prompt: dict[str, Raw] | None = None
+    reasoning: None = None

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from openai.types.realtime import RealtimeSessionCreateRequest
 
 from gateway.realtime.session_object import STOCK_VOICES, SessionDefaults, WireFormat
 from streaming.config import BargeIn, Eagerness, SessionConfig, TurnDetection, TurnMode
@@ -224,6 +225,8 @@ def test_bad_turn_detection(fields: dict[str, Any], code: str, name: str) -> Non
         (audio(transcription={"language": "english!"}), "invalid_value", "session.audio.input.transcription.language"),
         (audio(transcription={"language": "fr"}),
          "language_not_supported", "session.audio.input.transcription.language"),
+        (audio(transcription={"delay": "low"}), "invalid_type", "session.audio.input.transcription.delay"),
+        ({"reasoning": {"effort": "low"}}, "invalid_type", "session.reasoning"),
         (output(voice="nobody"), "unknown_voice", "session.audio.output.voice"),
         (output(voice={"id": "voice_1"}), "unknown_voice", "session.audio.output.voice"),
         (output(speed=1.6), "invalid_value", "session.audio.output.speed"),
@@ -268,6 +271,15 @@ def test_everything_that_has_no_effect_is_echoed() -> None:
     assert (cleared["tracing"], cleared["include"], cleared["truncation"]) == (None, [], "auto")
     assert cleared["tool_choice"] == "none"
     assert rig.update(tracing="auto", include=[], truncation="disabled")["tracing"] == "auto"
+
+
+def test_a_client_that_writes_out_every_field() -> None:
+    request = RealtimeSessionCreateRequest.model_validate(
+        {"type": "realtime", **audio(transcription={"model": "whisper-1"}, turn_detection={"type": "semantic_vad"})}
+    )
+    session = Rig().update(**request.model_dump(exclude={"type"}))
+    assert session["audio"]["input"]["transcription"]["model"] == "whisper-1"
+    assert echoed_turn(session)["type"] == "semantic_vad"
 
 
 def test_null_and_empty_clear() -> None:
