@@ -245,19 +245,18 @@ class Answering:
         if tail is not None and tail.heard_samples(now) < tail.ledger.samples:
             self.change(tail.cut(now))
 
-    def truncate(self, item_id: str, audio_end_ms: int, now: float) -> Item | None:
-        """The client played only this much. None: it can't have been so much. Raises KeyError for an item that no
-        reply of this call made, or one too long ago."""
+    def truncate(self, item_id: str, audio_end_ms: int, now: float) -> bool:
+        """The client played only this much of a reply. False: no reply that is still known, or it has no such
+        position."""
         replies = (self.reply, *reversed(self._past))
         reply = next((r for r in replies if r is not None and r.item_id == item_id), None)
-        if reply is None:
-            raise KeyError(item_id)
-        item = reply.truncate(audio_end_ms, now)
-        if item is not None:
-            if self._tail is reply:
-                self._tail = None
-            self.change(item)
-        return item
+        item = reply.truncate(audio_end_ms, now) if reply is not None else None
+        if item is None:
+            return False
+        if self._tail is reply:
+            self._tail = None
+        self.change(item)
+        return True
 
     # --- time -------------------------------------------------------------------------------------------------
 

@@ -145,13 +145,13 @@ class Session:
     def speech_started(self, utterance: Utterance, now: float) -> None:
         how = self.config.turn.barge_in
         started = SpeechStarted(utterance.item_id, samples_to_ms(utterance.start_samples))
-        if how is BargeIn.HOLD:
-            self._answering.interrupt_tail(now)
-            self._answering.hold(utterance.onset_at, now)
+        if how is BargeIn.IGNORE or self._is_farewell():
             self._notify(started)
-        elif how is BargeIn.ONSET and not self._is_farewell():
+        elif how is BargeIn.ONSET:
             self._answering.interrupt("turn_detected", utterance.onset_at, now, first=started)
         else:
+            self._answering.interrupt_tail(now)
+            self._answering.hold(utterance.onset_at, now)
             self._notify(started)
 
     def speech_heard(self, utterance: Utterance, now: float) -> None:
@@ -160,7 +160,7 @@ class Session:
 
     def speech_resumed(self, utterance: Utterance, now: float) -> None:
         self._answering.drop_speculation()
-        if self.config.turn.barge_in is BargeIn.HOLD:
+        if self.config.turn.barge_in is BargeIn.HOLD and not self._is_farewell():
             self._answering.hold(utterance.onset_at, now)
 
     def turn_expected(self, utterance: Utterance, now: float) -> None:
@@ -283,8 +283,8 @@ class Session:
                 raise ItemError(
                     "invalid_truncate", "only the audio of an assistant message can be truncated", "item_id"
                 )
-            if self._answering.truncate(event.item_id, event.audio_end_ms, now) is None:
-                raise ItemError("invalid_truncate", "the content is already shorter than that", "audio_end_ms")
+            if not self._answering.truncate(event.item_id, event.audio_end_ms, now):
+                raise ItemError("invalid_truncate", "its audio is shorter than that, or long forgotten", "audio_end_ms")
         except ItemError as error:
             self._refuse(error, event.event_id)
             return

@@ -49,7 +49,7 @@ class Script:
     token_ms: float = 10.0
     tts_ms: float | None = 80.0
     partial_after_ms: float | None = 200.0
-    reply: Callable[[tuple[str, ...]], str] = lambda messages: f"You said {messages[-1]}"
+    reply: Callable[[tuple[str, ...]], str] = lambda messages: f"You said {messages[-1]}" if messages else "Hello."
     stt_fails: str | None = None
     llm_fails_after: int | None = None
     tts_fails: int | None = None
@@ -88,6 +88,7 @@ class Scene:
         self.ended: str | None = None
         self.says = ""
         self.cancelled: set[int] = set()
+        self.stopped: set[int] = set()
         self.open_streams: set[int] = set()
         self.on_notice: Callable[[nt.Notice], None] | None = None
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -186,7 +187,7 @@ class Scene:
                     if self._playing == effect.epoch:
                         self._playing = self._held = None
                 case fx.CancelJobs():
-                    self.cancelled.add(effect.epoch)
+                    self.stopped.add(effect.epoch)
                 case fx.OpenPlayout():
                     assert effect.epoch not in self.cancelled
                     self._playing = effect.epoch
@@ -271,7 +272,9 @@ class Scene:
         if self.script.tts_ms is None:
             return
         if self.script.tts_fails == effect.segment:
-            self._later(effect.epoch, self.script.tts_ms, SynthesisFailed(effect.epoch, effect.segment, "bad_audio", "s"))
+            self._later(
+                effect.epoch, self.script.tts_ms, SynthesisFailed(effect.epoch, effect.segment, "bad_audio", "s")
+            )
             return
         words = effect.text.split(" ")
         rate = self.config.output_rate_hz
@@ -282,7 +285,7 @@ class Scene:
         samples = rate * WORD_MS * len(words) // 1000
 
         def made() -> None:
-            if effect.epoch in self.cancelled and not self.script.stray_after_cancel:
+            if effect.epoch in self.cancelled | self.stopped and not self.script.stray_after_cancel:
                 return
             if effect.epoch not in self.cancelled:
                 pacer = self._pacers.setdefault(effect.epoch, Pacer(rate, lead_ms=self.script.lead_ms))
@@ -295,7 +298,7 @@ class Scene:
 
     def _later(self, epoch: int, delay_ms: float, event: ev.Event) -> None:
         def deliver() -> None:
-            if epoch not in self.cancelled or self.script.stray_after_cancel:
+            if epoch not in self.cancelled | self.stopped or self.script.stray_after_cancel:
                 self._alive(event)
 
         self.at(delay_ms, deliver)

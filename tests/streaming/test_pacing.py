@@ -1,0 +1,139 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.pacing import Pacer, Pcm16, PlayoutClock
+
+RATE = 8_000
+FRAME = 160
+
+
+def tone(samples: int, level: int = 8_000) -> Pcm16:
+    return (np.sin(np.arange(samples) / 3) * level).astype(np.int16)
+
+
+def drain(pacer: Pacer, start: float, until: float, step: float = 0.001) -> list[tuple[float, int]]:
+    """Takes every frame as soon as it may go; returns (time, samples)."""
+    taken, now = [], start
+    while now < until:
+        due = pacer.next_at(now)
+        if due is None or due > until:
+            break
+        now = max(now, due)
+        frame = pacer.take(now)
+        assert frame is not None
+        taken.append((now, len(frame)))
+    return taken
+
+
+def test_nothing_was_heard_before_anything_was_sent() -> None:
+    assert PlayoutClock(RATE).heard_samples(5.0) == 0
+
+
+def test_what_is_heard_runs_with_time_and_never_past_what_was_sent() -> None:
+    clock = PlayoutClock(RATE)
+    clock.sent(RATE, 10.0)
+    assert clock.heard_samples(10.5) == RATE // 2
+    assert clock.heard_samples(12.0) == RATE
+    assert clock.dry_at(10.5) == 11.0
+
+
+def test_after_running_dry_the_far_end_plays_on_when_audio_comes() -> None:
+    clock = PlayoutClock(RATE)
+    clock.sent(800, 10.0)
+    clock.sent(1_600, 20.0)
+    assert clock.heard_samples(20.05) == 1_200
+
+
+def test_a_cleared_buffer_ends_where_it_was_heard() -> None:
+    clock = PlayoutClock(RATE)
+    clock.sent(RATE, 10.0)
+    clock.stop(clock.heard_samples(10.25))
+    assert clock.sent_samples == clock.heard_samples(99.0) == RATE // 4
+
+
+def test_the_lead_goes_at_once_and_the_rest_in_real_time() -> None:
+    pacer = Pacer(RATE, lead_ms=200)
+    pacer.append(tone(RATE), last=True)
+    taken = drain(pacer, 1.0, 9.0)
+    assert sum(samples for _, samples in taken) == RATE
+    at_once = [samples for at, samples in taken if at == 1.0]
+    assert sum(at_once) == RATE // 5
+    assert abs(taken[-1][0] - 1.8) < 0.001
+
+
+def test_a_stall_is_followed_by_no_more_than_the_lead() -> None:
+    pacer = Pacer(RATE, lead_ms=40)
+    pacer.append(tone(4 * RATE), last=True)
+    drain(pacer, 1.0, 2.0)
+    burst = [at for at, _ in drain(pacer, 3.0, 3.0005)]
+    assert len(burst) <= 2
+
+
+def test_a_short_last_frame_goes_when_its_segment_is_whole() -> None:
+    pacer = Pacer(RATE)
+    pacer.append(tone(FRAME + 10), last=False)
+    first = pacer.take(1.0)
+    assert first is not None
+    assert len(first) == FRAME
+    assert pacer.next_at(1.0) is None
+    assert pacer.take(1.0) is None
+    pacer.append(tone(0), last=True)
+    rest = pacer.take(1.0)
+    assert rest is not None
+    assert len(rest) == 10
+
+
+def test_held_audio_waits_and_goes_on_from_a_dip_shortly_before() -> None:
+    pacer = Pacer(RATE, lead_ms=300)
+    quiet_at = RATE - 1_600
+    audio = tone(2 * RATE)
+    audio[quiet_at : quiet_at + 200] = 0
+    pacer.append(audio, last=True)
+    drain(pacer, 1.0, 2.0)
+    pacer.hold(RATE)
+    assert pacer.next_at(5.0) is None
+    position = pacer.release()
+    assert quiet_at <= position <= quiet_at + 200
+    assert pacer.position_samples == position
+    frame = pacer.take(5.0)
+    assert frame is not None
+    assert np.array_equal(frame, audio[position : position + FRAME])
+
+
+def test_held_before_its_first_sound_it_begins_at_the_beginning() -> None:
+    pacer = Pacer(RATE)
+    pacer.hold(0)
+    assert pacer.release() == 0
+
+
+def test_audio_long_heard_is_forgotten() -> None:
+    pacer = Pacer(RATE, lead_ms=40)
+    for index in range(100):
+        pacer.append(tone(1_600), last=index == 99)
+    drain(pacer, 0.0, 100.0)
+    assert pacer.pending_samples == 0
+    assert pacer.kept_samples <= 2 * RATE
+
+
+@given(
+    st.lists(st.integers(0, 2_000), min_size=1, max_size=20),
+    st.sampled_from([20, 40, 200, 320]),
+    st.lists(st.floats(0, 0.5), max_size=10),
+)
+def test_every_sample_goes_once_in_order_and_never_early(blocks: list[int], lead_ms: int, stalls: list[float]) -> None:
+    pacer = Pacer(RATE, lead_ms=lead_ms)
+    whole = np.arange(sum(blocks), dtype=np.int16)
+    position = 0
+    for index, size in enumerate(blocks):
+        pacer.append(whole[position : position + size], last=index == len(blocks) - 1)
+        position += size
+    now, got, pauses = 50.0, [], iter(stalls)
+    while (due := pacer.next_at(now)) is not None:
+        now = max(now, due) + next(pauses, 0.0)
+        frame = pacer.take(now)
+        assert frame is not None
+        got.append(frame)
+        elapsed = (now - 50.0) * RATE
+        assert pacer.position_samples <= elapsed + lead_ms * RATE / 1000 + 1
+    assert np.array_equal(np.concatenate([*got, np.empty(0, np.int16)]), whole)
