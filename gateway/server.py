@@ -118,32 +118,31 @@ class _Stopping:
 
 
 async def _serve(settings: Settings, listener: socket.socket, announce: Callable[[str], None]) -> None:
-    bars = contextlib.ExitStack()
-    app = create_app(settings, progress=bars.enter_context(fetch.console_progress()))
-    startup: Startup = app.state.startup
-    server = _Server(_uvicorn_config(app, settings))
-    stopping = _Stopping(app, server, settings)
     loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopping.on_signal)
+    with contextlib.ExitStack() as bars:
+        app = create_app(settings, progress=bars.enter_context(fetch.console_progress()))
+        startup: Startup = app.state.startup
+        server = _Server(_uvicorn_config(app, settings))
+        stopping = _Stopping(app, server, settings)
 
-    async def say_when_ready() -> None:
-        await startup.settled.wait()
-        bars.close()
-        if startup.error is not None:
-            server.should_exit = True
-        elif app.state.gateway is not None:
-            announce(f"Listening on {url_of(listener, settings)}")
+        async def say_when_ready() -> None:
+            await startup.settled.wait()
+            bars.close()
+            if startup.error is not None:
+                server.should_exit = True
+            elif app.state.gateway is not None:
+                announce(f"Listening on {url_of(listener, settings)}")
 
-    _log.info("loading engines", preset=settings.preset)
-    ready = asyncio.create_task(say_when_ready(), name="announce")
-    try:
-        await server.serve(sockets=[listener])
-        await ready
-    finally:
-        bars.close()
         for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
+            loop.add_signal_handler(number, stopping.on_signal)
+        _log.info("loading engines", preset=settings.preset)
+        ready = asyncio.create_task(say_when_ready(), name="announce")
+        try:
+            await server.serve(sockets=[listener])
+            await ready
+        finally:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
     if isinstance(startup.error, EngineError | ConfigurationError):
         raise startup.error
     if startup.error is not None:

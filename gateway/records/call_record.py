@@ -72,7 +72,7 @@ class CallRecord:
     def ended(self, cause: str, at_ms: float) -> None:
         """The first cause stands."""
         if self.state != "ended":
-            self.state, self.cause, self.ended_ms, self.phase = "ended", cause, at_ms, None
+            self.state, self.cause, self.ended_ms = "ended", cause, at_ms
 
     def say(self, item_id: str, role: str, text: str, *, cut: bool = False, at_ms: float) -> None:
         """Add an entry, or replace the text of the one with this id (it keeps its place and time)."""
@@ -104,7 +104,7 @@ class CallRecord:
             "transport": self.transport,
             "agent": self.agent,
             "state": self.state,
-            "phase": self.phase,
+            "phase": None if self.state == "ended" else self.phase,
             "started_at": self.started_at.isoformat(timespec="milliseconds"),
             "answered_ms": _rounded(self.answered_ms),
             "ended_ms": _rounded(self.ended_ms),

@@ -67,5 +67,5 @@ def configure_logs(*, level: str, as_json: bool, caller_text: bool, stream: Text
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "websockets", "asyncio", "uvicorn.access", "huggingface_hub"):
+    for noisy in ("httpx", "httpcore", "websockets", "asyncio", "uvicorn.error", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

@@ -28,6 +28,7 @@ def test_a_call_s_life() -> None:
     call.ended("hung_up", 1_000.0)
     call.ended("error", 2_000.0)
     call.answered(3_000.0)
+    call.phase = "idle"
     assert call.summary() == {
         "id": "call_0_a",
         "object": "call",
