@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engines.api import EngineError
+from engines.llm.scripted import ScriptedLlm
+from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
+from tests.virtual_time import virtual
+
+
+def request(epoch: int = 1, *, call: str = "a", said: str = "two eggs please.", max_tokens: int = 256) -> Generate:
+    messages = (Message("system", "be kind"), Message("user", said))
+    return Generate(call, epoch, messages, Priority.DECODE, 0.0, max_tokens)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.got: list[Generation] = []
+        self.at_s: list[float] = []
+
+    def __call__(self, generation: Generation) -> None:
+        self.got.append(generation)
+        self.at_s.append(asyncio.get_running_loop().time())
+
+    @property
+    def text(self) -> str:
+        return "".join(item.text for item in self.got if isinstance(item, Token))
+
+
+@virtual
+async def test_it_echoes_word_by_word_at_exact_times() -> None:
+    llm = ScriptedLlm(first_token_delay_s=0.5, token_delay_s=0.1)
+    told = Told()
+    start_s = asyncio.get_running_loop().time()
+    llm.generate(request(), told)
+    await asyncio.sleep(5)
+    assert told.text == "You said: two eggs please."
+    assert told.got[-1] == GenerationDone(1, "stop", Usage(5, 5, 5))
+    assert [round(at_s - start_s, 6) for at_s in told.at_s] == [0.5, 0.6, 0.7, 0.8, 0.9, 0.9]
+    assert llm.running == 0
+
+
+@virtual
+async def test_max_tokens_ends_it_by_length() -> None:
+    llm = ScriptedLlm(lambda _: "one two three")
+    told = Told()
+    llm.generate(request(max_tokens=2), told)
+    await asyncio.sleep(1)
+    assert told.text == "one two "
+    assert told.got[-1] == GenerationDone(1, "length", Usage(5, 5, 2))
+
+
+@virtual
+async def test_nothing_comes_after_cancel_or_forget() -> None:
+    llm = ScriptedLlm(token_delay_s=0.1)
+    first, second, other = Told(), Told(), Told()
+    llm.generate(request(1), first)
+    llm.generate(request(2), second)
+    llm.generate(request(1, call="b"), other)
+    await asyncio.sleep(0.15)
+    llm.cancel("a", 1)
+    llm.prioritize("a", 2)
+    llm.forget("a")
+    llm.cancel("a", 7)
+    await asyncio.sleep(5)
+    assert len(first.got) == len(second.got) == 2
+    assert isinstance(other.got[-1], GenerationDone)
+    assert (llm.cancelled, llm.prioritized, llm.forgotten) == ([("a", 1), ("a", 7)], [("a", 2)], ["a"])
+
+
+@virtual
+async def test_a_cancel_inside_the_delivery_of_a_token_stops_it() -> None:
+    llm = ScriptedLlm()
+    told: list[Generation] = []
+
+    def deliver(generation: Generation) -> None:
+        told.append(generation)
+        llm.cancel("a", 1)
+
+    llm.generate(request(), deliver)
+    await asyncio.sleep(1)
+    assert len(told) == 1
+
+
+@virtual
+async def test_faults() -> None:
+    outcomes = {}
+    for fault in ("fail_first", "fail_midway", "stall_first", "stall_midway", "ignore_cancel"):
+        llm = ScriptedLlm(lambda _: "a b c d", token_delay_s=0.1, fault=fault)  # type: ignore[arg-type]
+        told = Told()
+        llm.generate(request(), told)
+        await asyncio.sleep(0.01)
+        if fault == "ignore_cancel":
+            llm.cancel("a", 1)
+        await asyncio.sleep(5)
+        outcomes[fault] = (told.text, type(told.got[-1]) if told.got else None)
+        await llm.close()
+        assert llm.running == 0
+    assert outcomes == {
+        "fail_first": ("", GenerationFailed),
+        "fail_midway": ("a b ", GenerationFailed),
+        "stall_first": ("", None),
+        "stall_midway": ("a b ", Token),
+        "ignore_cancel": ("a b c d", GenerationDone),
+    }
+
+
+@virtual
+async def test_it_starts_unless_told_not_to() -> None:
+    await ScriptedLlm().start()
+    with pytest.raises(EngineError):
+        await ScriptedLlm(start_fails=True).start()
