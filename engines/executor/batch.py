@@ -11,7 +11,7 @@ All of it is for the MLX thread only.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -159,10 +159,13 @@ class TokenBatch:
         self._drop_if_empty()
         return caches
 
-    def fork(self, uid: int) -> KeptCache | None:
-        """A copy of a row's cache as it is now; None when the row is not there."""
-        if self._decoding is None or uid not in self._decoding.uids:
-            return None
+    def tokens_of(self, uid: int) -> Sequence[int]:
+        """The tokens in the cache of a row of the batch."""
+        tokens: list[int] = self._decoding.tokens[self._decoding.uids.index(uid)]
+        return tokens
+
+    def fork(self, uid: int) -> KeptCache:
+        """A copy of the cache of a row of the batch, as it is now."""
         cache = self._extract(self._decoding.uids.index(uid))
         self._settle([cache.layers])
         return cache

@@ -47,7 +47,6 @@ class MlxLanguageModel:
         self._max_generations = max_generations
         self._owns_executor = owns_executor
         self._live: dict[tuple[str, int], Callable[[Generation], None]] = {}
-        self._started = False
         self._rows = Rows(
             executor,
             RowsLimits(max_context_tokens, prefill_chunk_tokens, max_kept_bytes, max_kept_calls),
@@ -67,7 +66,6 @@ class MlxLanguageModel:
             raise EngineError(error.code, str(error)) from error
         except Exception as error:
             raise EngineError("load_failed", f"{self._model_dir}: {type(error).__name__}: {error}") from error
-        self._started = True
 
     async def close(self) -> None:
         """Cancel everything and free the weights and caches; the executor goes on unless the model owns it."""
@@ -77,8 +75,9 @@ class MlxLanguageModel:
             await self._executor.run(self._rows.detach)
         except ExecutorUnavailableError:
             pass  # its thread has ended, and closed us on its way out
+        except Exception:  # noqa: BLE001 (what could not be freed is no reason to leave the thread running)
+            _log.exception("the model did not close cleanly")
         finally:
-            self._started = False
             if self._owns_executor:
                 await self._executor.close()
 

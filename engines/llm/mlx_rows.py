@@ -247,7 +247,14 @@ class Rows:
     def _decode(self, loaded: _Loaded) -> None:
         for stepped in loaded.batch.step():
             row = self._by_uid[stepped.uid]
-            text = self._text(loaded, row, stepped)
+            try:
+                text = self._text(loaded, row, stepped)
+            except Exception as error:  # noqa: BLE001 (one row's text is not the batch's failure)
+                _log.exception("a token could not be made text", call=row.request.call, token=stepped.token)
+                cache = stepped.cache or loaded.batch.leave([stepped.uid]).get(stepped.uid)
+                message = f"{type(error).__name__}: {error}"
+                self._end(row, GenerationFailed(row.request.epoch, "engine_error", message), cache)
+                continue
             if text:
                 self._emit(row.request, Token(row.request.epoch, text))
             if stepped.finish is not None:
@@ -281,17 +288,18 @@ class Rows:
 
     def _copy_if_longer(self, loaded: _Loaded, other: _Row, tokens: Sequence[int], shared: int) -> KeptCache | None:
         if other.prompt is not None:
-            if common_prefix(other.prompt.cache.tokens, tokens) <= shared:
-                return None
-            copied: KeptCache | None = loaded.batch.clone(other.prompt.cache)
-        elif other.uid is not None:
-            copied = loaded.batch.fork(other.uid)
+            held: Sequence[int] = other.prompt.cache.tokens
         else:
+            held = loaded.batch.tokens_of(other.uid) if other.uid is not None else ()
+        reuse = min(common_prefix(held, tokens), len(tokens) - 1)
+        if reuse <= shared:
             return None
-        if copied is None:
-            return None
-        reuse = min(common_prefix(copied.tokens, tokens), len(tokens) - 1)
-        return copied if reuse > shared and copied.cut_to(reuse) else None
+        if other.prompt is not None:
+            copied = loaded.batch.clone(other.prompt.cache)
+        else:
+            assert other.uid is not None
+            copied = loaded.batch.fork(other.uid)
+        return copied if copied.cut_to(reuse) else None
 
     def _keep(self, row: _Row, cache: KeptCache | None) -> None:
         if cache is not None and row.keep:

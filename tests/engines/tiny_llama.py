@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # else each new kernel costs a run of the C++ compiler
@@ -28,8 +29,8 @@ TEMPLATE = (
 
 
 def write_tiny_llama(folder: Path, *, byte_level: bool = False, stops: bool = True) -> Path:
-    """A checkpoint folder for ``mlx_lm.load``. One word, one token; or with ``byte_level`` one byte, one token. Without ``stops``
-    a reply ends only at its limit."""
+    """A checkpoint folder for ``mlx_lm.load``. One word, one token; or with ``byte_level`` one byte, one
+    token. Without ``stops`` a reply ends only at its limit."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,8 +38,8 @@ def write_tiny_llama(folder: Path, *, byte_level: bool = False, stops: bool = Tr
     hidden, inner, heads, kv_heads = 64, 128, 4, 2
     random = np.random.default_rng(7)
 
-    def matrix(rows: int, columns: int, gain: float = 1.0) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-        return (random.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
+    def matrix(rows: int, columns: int, gain: float = 1.0) -> npt.NDArray[np.float32]:
+        return np.asarray(random.standard_normal((rows, columns)) * gain / np.sqrt(columns), np.float32)
 
     kv = hidden // heads * kv_heads
     weights = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -97,7 +98,7 @@ async def attached(executor: MlxExecutor) -> FakeWorkload:
 async def test_everything_runs_on_one_thread_that_is_not_the_loops(executor: MlxExecutor) -> None:
     names = {await executor.run(lambda: threading.current_thread().name) for _ in range(3)}
     assert names == {"mlx-executor"}
-    assert await executor.run(executor.require_thread) is None
+    await executor.run(executor.require_thread)
 
 
 async def test_mlx_code_on_another_thread_raises(executor: MlxExecutor) -> None:
@@ -124,7 +125,7 @@ async def test_a_lazy_array_of_the_thread_is_useless_elsewhere(executor: MlxExec
 
 async def test_the_exception_of_a_function_is_its_callers(executor: MlxExecutor) -> None:
     with pytest.raises(KeyError, match="absent"):
-        await executor.run(lambda: {}["absent"])
+        await executor.run(partial(_fail, KeyError("absent")))
     assert await executor.run(lambda: 7) == 7
 
 
@@ -177,7 +178,7 @@ async def test_one_failing_delivery_does_not_lose_the_next(executor: MlxExecutor
     heard: list[int] = []
 
     def speak() -> None:
-        executor.emit(lambda: heard.index(99))
+        executor.emit(partial(_fail, KeyError("a defect in a consumer")))
         executor.emit(lambda: heard.append(1))
 
     await executor.run(speak)
@@ -188,7 +189,7 @@ async def test_a_failing_quantum_fails_its_jobs_and_the_thread_goes_on(executor:
     workload = await attached(executor)
     workload.fail_next = RuntimeError("kernel")
     executor.post(partial(workload.insert, 1, Step.START, Priority.FINAL))
-    executor.post(lambda: {}["a defect in an inbox item"])
+    executor.post(partial(_fail, KeyError("a defect in an inbox item")))
     executor.post(partial(workload.insert, 2, Step.START, Priority.FINAL))
     await _until(lambda: len(workload.log) == 2)
     assert workload.log == ["abandoned RuntimeError: kernel", "start 2"]
@@ -230,13 +231,14 @@ async def test_when_the_thread_dies_its_jobs_fail_and_so_do_later_ones() -> None
 
 async def test_close_is_idempotent_and_final() -> None:
     executor = MlxExecutor()
-    assert not executor.healthy
+    healthy = [executor.healthy]
     await executor.start()
     await executor.start()
-    assert executor.healthy
+    healthy.append(executor.healthy)
     await executor.close()
     await executor.close()
-    assert not executor.healthy
+    healthy.append(executor.healthy)
+    assert healthy == [False, True, False]
     with pytest.raises(ExecutorUnavailableError) as caught:
         await executor.run(lambda: None)
     assert caught.value.code == "executor_closed"
@@ -281,16 +283,45 @@ async def test_a_start_without_mlx_fails_with_a_code(monkeypatch: pytest.MonkeyP
 async def test_a_quantum_that_hangs_turns_health_red() -> None:
     now = [100.0]
     executor = MlxExecutor(stalled_after_s=30.0, clock=lambda: now[0])
+
+    def is_healthy() -> bool:
+        return executor.healthy
+
     await executor.start()
     async with occupied(executor):
         assert executor.last_beat == 100.0
         now[0] += 29.0
-        assert executor.healthy
+        assert is_healthy()
         now[0] += 1.0
-        assert not executor.healthy
-    assert await executor.run(lambda: None) is None
-    assert executor.healthy
+        assert not is_healthy()
+    await executor.run(lambda: None)
+    assert is_healthy()
     await executor.close()
+
+
+def test_openblas_is_loaded_before_mlx_or_found_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
+    monkeypatch.setattr(thread_module, "_preloaded", [])
+    seen: list[tuple[str, str | None]] = []
+
+    def load(name: str, mode: int) -> None:
+        seen.append((name, os.environ.get("OPENBLAS_NUM_THREADS")))
+        if len(seen) == 1:
+            raise OSError("no such library")
+
+    monkeypatch.setattr("ctypes.CDLL", load)
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    assert thread_module._preload_openblas() is None
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    assert thread_module._preload_openblas() == "libopenblas.so.0"
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
+    assert seen == [("libopenblas.so.0", "1")] * 2
+    monkeypatch.setitem(sys.modules, "mlx.core", object())
+    assert thread_module._preload_openblas() == "libopenblas.so.0"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert thread_module._preload_openblas() is None
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -348,6 +379,10 @@ async def test_the_guard_keeps_libraries_from_clearing_under_an_open_stream(guar
         assert during == [1]
     await executor.run(partial(restore, real))
     await executor.close()
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 async def _until(condition: Callable[[], bool]) -> None:

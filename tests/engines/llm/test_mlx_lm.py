@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from engines.api import EngineError
-from engines.executor.thread import MlxExecutor, WrongThreadError
+from engines.executor.thread import ExecutorUnavailableError, MlxExecutor, WrongThreadError
 from engines.llm.mlx_lm import MlxLanguageModel
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 from tests.engines.tiny_llama import WORDS, needs_mlx, write_tiny_llama
@@ -197,7 +197,7 @@ async def test_any_interleaving_of_calls_gives_every_call_its_own_reply(b: Bench
     """Six interleavings a seed: calls come, are cancelled and go on to a second turn at random moments."""
     rng = random.Random(seed)
     for _ in range(6):
-        await asyncio.gather(*(_one_call(b, f"call{n}", random.Random(rng.random())) for n in range(5)))
+        await asyncio.gather(*(_one_call(b, f"call{n}", random.Random(rng.random())) for n in range(4)))
     assert await b.executor.run(lambda: (len(b.rows._rows), b.rows.open_streams, len(b.rows._loaded.batch))) == (
         0,
         0,
@@ -316,29 +316,54 @@ async def test_a_cancelled_speculation_leaves_its_prefix_to_the_real_turn(endles
     assert reply.usage.prefilled_tokens == 2 + 1 + ASK  # the two words and the end of their message
 
 
+class HalfWay:
+    """Stops the thread inside the second prefill chunk from here on, until :attr:`go_on` is set."""
+
+    def __init__(self, b: Bench) -> None:
+        self.reached, self.go_on = asyncio.Event(), threading.Event()
+        self.chunks: list[int] = []
+        batch, loop = b.rows._loaded.batch, asyncio.get_running_loop()
+        real = batch.prefill
+
+        def prefill(prompt: Any, budget: int) -> int:
+            count: int = real(prompt, budget)
+            self.chunks.append(count)
+            if len(self.chunks) == 2:
+                loop.call_soon_threadsafe(self.reached.set)
+                self.go_on.wait(20)
+            return count
+
+        batch.prefill = prefill
+
+
 async def test_a_prompt_cancelled_half_way_leaves_what_it_computed(b: Bench) -> None:
-    half_way, cancelled = asyncio.Event(), threading.Event()
-    batch, loop, chunks = b.rows._loaded.batch, asyncio.get_running_loop(), []
-    real = batch.prefill
-
-    def prefill(prompt: Any, budget: int) -> int:
-        chunks.append(real(prompt, budget))
-        if len(chunks) == 2:
-            loop.call_soon_threadsafe(half_way.set)
-            cancelled.wait(20)
-        return chunks[-1]
-
-    batch.prefill = prefill
+    half_way = HalfWay(b)
     messages = [SYSTEM, user(*WORDS[:40])]
     epoch, lost = b.ask(messages)
-    await half_way.wait()
+    await half_way.reached.wait()
     b.model.cancel("a", epoch)
-    cancelled.set()
+    half_way.go_on.set()
     reply = await b.answer(messages)
     assert lost.results == []
-    assert chunks[:2] == [8, 8]
+    assert half_way.chunks[:2] == [8, 8]
     assert reply.text == await b.alone(messages)
     assert reply.usage.prefilled_tokens == reply.usage.prompt_tokens - 16
+
+
+async def test_a_prompt_beside_one_half_way_copies_what_that_computed(b: Bench) -> None:
+    half_way = HalfWay(b)
+    messages = [SYSTEM, user(*WORDS[:40])]
+    _, first = b.ask(messages, priority=Priority.PLAYOUT)
+    await half_way.reached.wait()
+    longer = [SYSTEM, user(*WORDS[:41])]
+    elsewhere = [Message("system", "no"), user("ma")]
+    asked = [b.ask(longer)[1], b.ask(longer)[1], b.ask(elsewhere)[1]]
+    half_way.go_on.set()
+    for reply, prompt in zip([first, *asked], [messages, longer, longer, elsewhere], strict=True):
+        await reply.end()
+        assert reply.text == await b.alone(prompt)
+    assert first.usage.prefilled_tokens == first.usage.prompt_tokens
+    assert asked[0].usage.prompt_tokens - asked[0].usage.prefilled_tokens >= 16
 
 
 async def test_a_speculation_beside_the_running_reply_copies_its_cache(endless: Bench) -> None:
@@ -491,6 +516,34 @@ async def test_a_failing_preparation_fails_only_its_own_epoch(endless: Bench) ->
     assert (await running.end()).usage.prompt_tokens == 6
 
 
+@pytest.mark.parametrize("limit", [1, 2000])
+async def test_text_that_cannot_be_made_fails_only_its_own_row(endless: Bench, limit: int) -> None:
+    _, other = endless.ask([user("me")], "b", max_tokens=30)
+    real = endless.rows._text
+
+    def text(loaded: Any, row: Any, stepped: Any) -> str:
+        if row.request.call == "a":
+            raise KeyError("no such byte")
+        return str(real(loaded, row, stepped))
+
+    endless.rows._text = text
+    assert (await endless.ask([user("ma")], "a", max_tokens=limit)[1].end()).code == "engine_error"
+    assert (await other.end()).usage.completion_tokens == 30
+    assert await endless.executor.run(lambda: endless.rows.open_streams) == 0
+
+
+async def test_a_model_that_cannot_be_freed_still_ends_its_thread(checkpoint: Path) -> None:
+    made = await bench(checkpoint)
+
+    def close() -> None:
+        raise RuntimeError("no stream")
+
+    made.rows.close = close
+    await made.model.close()
+    with pytest.raises(ExecutorUnavailableError):
+        made.executor.post(lambda: None)
+
+
 async def test_a_failing_compaction_fails_the_batch_not_the_thread(endless: Bench) -> None:
     epoch, gone = endless.ask([user("ma")], "a", max_tokens=2000)
     _, other = endless.ask([user("me")], "b", max_tokens=2000)
@@ -577,3 +630,20 @@ async def test_two_models_live_on_one_executor(checkpoint: Path) -> None:
     assert (await benches[1].answer(messages)).usage.prefilled_tokens == 1
     await models[1].close()
     await executor.close()
+
+
+async def test_a_model_that_was_not_loaded_answers_with_a_code(b: Bench) -> None:
+    second = MlxLanguageModel(Path("absent"), b.executor)
+    reply = Reply()
+    second.generate(Generate("a", 1, (user("ma"),), Priority.FINAL, 0.0), reply.deliver)
+    assert (await reply.end()).code == "engine_error"
+    second.forget("a")
+    await second.close()
+
+
+async def test_remembered_cuts_are_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engines.llm.mlx_rows._MAX_REMEMBERED_CUTS", 2)
+    loaded = b.rows._loaded
+    for call, dropped in (("a", 2), ("b", 3), ("b", 5), ("c", 1), ("d", 0)):
+        b.rows._remember_cut(loaded, call, dropped)
+    assert loaded.cuts == {"b": 5, "c": 1}
