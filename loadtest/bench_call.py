@@ -1,7 +1,7 @@
 """``python -m loadtest.bench_call``: where the time of a turn goes, over calls of one turn each.
 
 Calls are placed one after another, and the variants take turns (A B A B), so that whatever else the machine does falls
-on all of them alike and their ratio holds. Stages come from the gateway's public ``GET /v1/calls/{id}``, voice-to-voice
+on all of them alike. Stages come from the gateway's public ``GET /v1/calls/{id}``, voice-to-voice
 from the caller's own recordings.
 """
 
