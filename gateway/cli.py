@@ -135,3 +135,7 @@ def hearing_model() -> Path | None:
     except EngineError as error:
         typer.echo(f"the answers are not written down ({error.code}): {error}", err=True)
         return None
+
+
+if __name__ == "__main__":
+    main()
