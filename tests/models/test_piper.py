@@ -7,6 +7,7 @@ normaliser leaves them.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import math
 import re
 import shutil
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-import soxr
 
 from engines.api import Pcm16
 from engines.fetch import ensure
@@ -28,7 +28,8 @@ from engines.tts.g2p.letters import LetterToSound
 from engines.tts.g2p.lexicon import Lexicon
 from engines.tts.piper import RATE_HZ, PiperTts, shape
 from engines.tts.piper_voice import PiperVoice
-from streaming.jobs import Priority, Synthesis, SynthesisChunk, Synthesize
+from streaming.audio.resample import Resampler
+from streaming.jobs import INPUT_RATE_HZ, Priority, Synthesis, SynthesisChunk, Synthesize
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(300)]
 
@@ -61,8 +62,8 @@ I am sorry, we are closed on Thanksgiving and Christmas Day.
 """.strip().splitlines()
 
 MOST_WRONG = 0.12
-"""Measured: 19 to 25 of 266 words (7 to 9 %) with tiny.en; espeak's phonemes 8 %. Most are Whisper's own (homophones,
-"Dr."), and the voice's noise moves it by a few words a run."""
+"""Measured with tiny.en: 15 to 19 of 266 words (6 to 7 %), where espeak's phonemes had 17 to 22. Most are Whisper's own
+(homophones, "Dr."), and the voice's noise moves it by a few words a run."""
 MARGIN_WORDS = 8
 
 
@@ -74,9 +75,17 @@ class _Reader:
     suppressed: list[int]
 
     def words(self, pcm: Pcm16) -> list[Any]:
-        audio = soxr.resample(pcm.astype(np.float32) / 32768, RATE_HZ, 16_000)
+        resampler = Resampler(RATE_HZ, INPUT_RATE_HZ)
+        narrow = np.concatenate((resampler.process(pcm), resampler.flush()))
+        audio = narrow.astype(np.float32) / 32768
+        # Warmer second and third tries, as greedy decoding now and then repeats one word to the end of the window.
         segments, _ = self.model.transcribe(
-            audio, language="en", beam_size=5, temperature=0.0, suppress_tokens=self.suppressed, word_timestamps=True
+            audio,
+            language="en",
+            beam_size=5,
+            temperature=[0.0, 0.2, 0.4],
+            suppress_tokens=self.suppressed,
+            word_timestamps=True,
         )
         return [word for segment in segments for word in segment.words]
 
@@ -93,8 +102,10 @@ def voice() -> PiperVoice:
 
 @pytest.fixture(scope="module")
 def whisper() -> _Reader:
+    import tqdm  # type: ignore[import-untyped]
     from faster_whisper import WhisperModel
 
+    tqdm.tqdm.monitor_interval = 0  # its thread would outlive the test
     model = WhisperModel(str(ensure("whisper-tiny.en")), device="cpu", compute_type="int8", cpu_threads=1)
     decode = model.hf_tokenizer.decode
     tokens = range(model.hf_tokenizer.get_vocab_size())
@@ -126,6 +137,9 @@ def _plain(text: str) -> list[str]:
     return re.sub(r"[^a-z ]+", "", text.lower().replace("-", " ").replace(".", " ")).split()
 
 
+_WORDS = sum(len(_plain(sentence)) for sentence in SENTENCES)
+
+
 def _edits(expected: list[str], heard: list[str]) -> int:
     row = list(range(len(heard) + 1))
     for i, word in enumerate(expected, start=1):
@@ -135,32 +149,65 @@ def _edits(expected: list[str], heard: list[str]) -> int:
     return row[-1]
 
 
-def _wrong_words(whisper: _Reader, voice: PiperVoice, sentence: str, words: list[SpokenWord]) -> int:
-    pcm, _ = shape(voice.speak(words, 1.0), words[-1].pause)
-    heard = "".join(word.word for word in whisper.words(pcm))
-    return _edits(_plain(sentence), _plain(heard))
+@dataclass(frozen=True, slots=True)
+class _ReadBack:
+    """One sentence spoken and transcribed. ``ends_ms`` is one a word of the sentence, or empty."""
+
+    sentence: str
+    ends_ms: list[float]
+    heard: list[Any]
+
+    @property
+    def wrong_words(self) -> int:
+        """At most all: what a looping transcriber adds says nothing about the voice."""
+        spoken = _plain(self.sentence)
+        return min(len(spoken), _edits(spoken, _plain(self.text)))
+
+    @property
+    def text(self) -> str:
+        return "".join(word.word for word in self.heard)
 
 
-def test_read_back_it_is_as_right_as_espeak(english: EnglishPhonemes, voice: PiperVoice, whisper: _Reader) -> None:
-    words = sum(len(_plain(sentence)) for sentence in SENTENCES)
-    ours = sum(_wrong_words(whisper, voice, sentence, english.words(sentence)) for sentence in SENTENCES)
-    print(f"ours: {ours} of {words} words wrong")
-    assert ours / words <= MOST_WRONG
-    if shutil.which("espeak-ng"):
-        theirs = sum(_wrong_words(whisper, voice, sentence, _espeak(sentence)) for sentence in SENTENCES)
-        print(f"espeak: {theirs} of {words} words wrong")
-        assert ours <= theirs + MARGIN_WORDS
+def _read_back(whisper: _Reader, voice: PiperVoice, sentence: str, words: list[SpokenWord]) -> _ReadBack:
+    pcm, ends_ms = shape(voice.speak(words, 1.0), words[-1].pause)
+    return _ReadBack(sentence, ends_ms, whisper.words(pcm))
 
 
-def test_word_ends_are_within_a_word(english: EnglishPhonemes, voice: PiperVoice, whisper: _Reader) -> None:
+@pytest.fixture(scope="module")
+def ours(english: EnglishPhonemes, voice: PiperVoice, whisper: _Reader) -> list[_ReadBack]:
+    return [_read_back(whisper, voice, sentence, english.words(sentence)) for sentence in SENTENCES]
+
+
+def _wrong_words(name: str, read_back: list[_ReadBack]) -> int:
+    wrong = sum(one.wrong_words for one in read_back)
+    print(
+        f"{name}: {wrong} of {_WORDS} words wrong; worst:",
+        *sorted((one.wrong_words, one.text) for one in read_back)[-3:],
+    )
+    return wrong
+
+
+def test_read_back_it_is_right(ours: list[_ReadBack]) -> None:
+    assert _wrong_words("ours", ours) / _WORDS <= MOST_WRONG
+
+
+@pytest.mark.skipif(not shutil.which("espeak-ng"), reason="espeak-ng is not installed")
+def test_read_back_it_is_as_right_as_espeak(ours: list[_ReadBack], voice: PiperVoice, whisper: _Reader) -> None:
+    theirs = [_read_back(whisper, voice, sentence, _espeak(sentence)) for sentence in SENTENCES]
+    assert _wrong_words("ours", ours) <= _wrong_words("espeak", theirs) + MARGIN_WORDS
+
+
+def test_word_ends_are_within_a_word(ours: list[_ReadBack]) -> None:
     errors_ms: list[float] = []
-    for sentence in SENTENCES[:8]:
-        words = english.words(sentence)
-        pcm, ends_ms = shape(voice.speak(words, 1.0), words[-1].pause)
-        heard = whisper.words(pcm)
-        if [_plain(word.word) for word in heard] == [_plain(word) for word in sentence.split()]:
-            errors_ms += [end - word.end * 1000 for end, word in zip(ends_ms, heard, strict=True)]
-    assert len(errors_ms) >= 20
+    for one in ours:
+        spoken = [" ".join(_plain(word)) for word in one.sentence.split()]
+        heard = [" ".join(_plain(word.word)) for word in one.heard]
+        for block in difflib.SequenceMatcher(None, spoken, heard).get_matching_blocks():
+            errors_ms += [
+                one.ends_ms[block.a + offset] - one.heard[block.b + offset].end * 1000 for offset in range(block.size)
+            ]
+    print(f"word ends: median error {np.median(np.abs(errors_ms)):.0f} ms over {len(errors_ms)} words")
+    assert len(errors_ms) >= 150
     assert np.percentile(np.abs(errors_ms), 90) < 300  # a word lasts 310 ms on average
 
 
