@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.realtime.client_events import parse_event
@@ -76,6 +76,7 @@ frames = (
 )
 
 
+@settings(deadline=None)
 @given(st.lists(frames, max_size=6))
 def test_any_frames(texts: list[str]) -> None:
     rig = Rig(opened=False)
@@ -97,6 +98,7 @@ def test_any_frames(texts: list[str]) -> None:
     assert not [event for event in answers if event["type"] != "session.created"]
 
 
+@settings(deadline=None)
 @given(updates)
 def test_an_update_is_applied_whole_or_not_at_all(update: dict[str, Any]) -> None:
     rig = Rig()
@@ -111,6 +113,7 @@ def test_an_update_is_applied_whole_or_not_at_all(update: dict[str, Any]) -> Non
         assert rig.update() == answer["session"]
 
 
+@settings(deadline=None)
 @given(sessions)
 def test_what_is_echoed_can_be_sent_back(session: dict[str, Any]) -> None:
     rig = Rig()
