@@ -221,7 +221,9 @@ def _ascii_letters(token: str) -> str:
 
 
 def _pause(token: str) -> str:
-    """The punctuation at the token's end: the strongest mark of its last run."""
+    """The punctuation at the token's end: the strongest mark of its last run. A hyphen alone is a dash."""
+    if token == "-":
+        return ","
     marks = ""
     for character in reversed(token):
         if character.isalnum():
@@ -241,7 +243,9 @@ def _is_shouted(parts: list[_Part]) -> bool:
 def _is_article(word: str, before: list[str], following: _Part | None) -> bool:
     if word == "a":
         return following is not None
-    return word == "A" and not before and following is not None and len(following.word) > 1
+    if word != "A" or before or following is None:
+        return False
+    return len(following.word) > 1 and following.word.lower() != "as"  # "A as in alpha"
 
 
 def _weak_form(word: str, following: _Part | None) -> str:

@@ -38,6 +38,7 @@ fatima fˈæɾəmə
 ferguson fˈɜɹɡəsən
 fiona fiˈOnə
 garcia ɡɑɹsˈiə
+gmail ʤˈimˌAl
 gonzalez ɡənzˈɑlɛz
 gutierrez ɡutjˈɛɹɛz
 guzman ɡˈuzmən

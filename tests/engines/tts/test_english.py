@@ -81,6 +81,7 @@ def test_words_keep_their_place_in_the_text() -> None:
         ("to apple", "tʊ ˈæpəl"),
         ("use it to", "jˈuːz ɪt tˈuː"),
         ("A box. A box.", "ɐ bˈɑːks. ɐ bˈɑːks."),
+        ("A as in apple", "ˈeɪ ɡˈʌ ɡˈʌ ˈæpəl"),
         ("Stop A now", "stˈɑːp ˈeɪ nˈaʊ"),
         ("I park", "aɪ pˈɑːɹk"),
         ("you and I", "juː ænd ˈaɪ"),
@@ -170,6 +171,7 @@ def test_dotted_letters_are_no_end_of_sentence() -> None:
 
 def test_dashes_and_brackets_pause() -> None:
     assert _say("Stop — now (park) now…") == "stˈɑːp, nˈaʊ pˈɑːɹk, nˈaʊ."
+    assert _say("Stop - now") == "stˈɑːp, nˈaʊ"
 
 
 @pytest.mark.parametrize("text", ["", "   ", "…", "你好，世界", "😀 !!! —", "\x00", "' ''"])
