@@ -26,8 +26,6 @@ class MlxLanguageModel:
     The prompt is the message list and nothing else: each call's KV cache is kept between turns and reused as far as it
     begins like the new prompt (the list holds what was heard, the cache what was generated). Failure codes:
     ``context_too_long``, ``overloaded``, ``invalid_request``, ``engine_error``, ``executor_dead``, ``executor_closed``.
-
-    ``owns_executor``: closing the model closes the executor (a preset with one MLX model).
     """
 
     def __init__(
@@ -40,12 +38,10 @@ class MlxLanguageModel:
         prefill_chunk_tokens: int = 64,
         max_kept_bytes: int = 2 * 2**30,
         max_kept_calls: int = 256,
-        owns_executor: bool = False,
     ) -> None:
         self._model_dir = model_dir
         self._executor = executor
         self._max_generations = max_generations
-        self._owns_executor = owns_executor
         self._live: dict[tuple[str, int], Callable[[Generation], None]] = {}
         self._rows = Rows(
             executor,
@@ -68,7 +64,7 @@ class MlxLanguageModel:
             raise EngineError("load_failed", f"{self._model_dir}: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
-        """Cancel everything and free the weights and caches; the executor goes on unless the model owns it."""
+        """Cancel everything and free the weights and caches; the executor goes on: its owner closes it."""
         self._live.clear()
         self._executor.off_death(self._on_death)
         try:
@@ -77,9 +73,6 @@ class MlxLanguageModel:
             pass  # its thread has ended, and closed us on its way out
         except Exception:  # noqa: BLE001 (what could not be freed is no reason to leave the thread running)
             _log.exception("the model did not close cleanly")
-        finally:
-            if self._owns_executor:
-                await self._executor.close()
 
     def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
         key = (request.call, request.epoch)

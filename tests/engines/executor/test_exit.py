@@ -22,7 +22,7 @@ from streaming.jobs import Generate, GenerationFailed, Message, Priority
 from tests.engines import tiny_llama
 
 executor = MlxExecutor()
-model = MlxLanguageModel(Path(sys.argv[1]), executor, owns_executor=True)
+model = MlxLanguageModel(Path(sys.argv[1]), executor)
 
 def ask(epoch, deliver):
     message = Message("user", "ba be bi")
@@ -42,6 +42,7 @@ async def main():
     await model.start()
     await speaking()
     await model.close()
+    await executor.close()
 """
 
 NEVER_CLOSED = """
@@ -59,6 +60,7 @@ async def main():
     else:
         raise AssertionError("a folder without weights was loaded")
     await model.close()
+    await executor.close()
 """
 
 DEATH = """
@@ -79,6 +81,7 @@ async def main():
     ask(10, lambda result: late.set_result(result.code))
     assert await late == "executor_dead"
     await model.close()
+    await executor.close()
 """
 
 
@@ -108,3 +111,7 @@ def test_after_a_failed_start(tmp_path: Path) -> None:
 
 def test_after_the_thread_died(tmp_path: Path) -> None:
     run(DEATH, write_tiny_llama(tmp_path, stops=False))
+
+
+def test_closed_by_the_executor_alone_with_generations_in_flight(tmp_path: Path) -> None:
+    run(CLOSED_IN_FLIGHT.replace("    await model.close()\n", ""), write_tiny_llama(tmp_path, stops=False))

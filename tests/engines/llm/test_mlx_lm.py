@@ -132,6 +132,10 @@ class Bench:
         text: str = loaded.tokenizer.decode(words)
         return text
 
+    async def close(self) -> None:
+        await self.model.close()
+        await self.executor.close()
+
     async def kept_tokens(self, call: str) -> int:
         def count() -> int:
             kept = self.rows._kept._kept.get(call)
@@ -142,11 +146,12 @@ class Bench:
 
 async def bench(folder: Path, **settings: Any) -> Bench:
     executor = MlxExecutor()
-    model = MlxLanguageModel(folder, executor, owns_executor=True, **settings)
+    model = MlxLanguageModel(folder, executor, **settings)
     try:
         await model.start()
     except BaseException:
         await model.close()
+        await executor.close()
         raise
     return Bench(model, executor)
 
@@ -155,7 +160,7 @@ async def bench(folder: Path, **settings: Any) -> Bench:
 async def b(checkpoint: Path) -> AsyncIterator[Bench]:
     made = await bench(checkpoint, prefill_chunk_tokens=8)
     yield made
-    await made.model.close()
+    await made.close()
 
 
 @pytest.fixture
@@ -163,7 +168,7 @@ async def endless(endless_checkpoint: Path) -> AsyncIterator[Bench]:
     """No reply stops before its limit."""
     made = await bench(endless_checkpoint, prefill_chunk_tokens=8)
     yield made
-    await made.model.close()
+    await made.close()
 
 
 def user(*words: str) -> Message:
@@ -242,7 +247,7 @@ async def test_text_comes_in_whole_characters(byte_checkpoint: Path) -> None:
             truth = await made.alone(messages, max_tokens=40)
             assert reply.text.strip() == truth.rstrip("\ufffd").strip()
     finally:
-        await made.model.close()
+        await made.close()
 
 
 async def test_markers_in_a_callers_words_end_no_message(b: Bench) -> None:
@@ -407,7 +412,7 @@ async def test_a_long_history_loses_its_oldest_turns_and_still_answers(checkpoin
             messages.append(said(reply.text))
         assert reply.usage.prefilled_tokens < reply.usage.prompt_tokens
     finally:
-        await made.model.close()
+        await made.close()
 
 
 async def test_a_system_message_over_the_budget_fails_with_a_code(checkpoint: Path) -> None:
@@ -417,7 +422,7 @@ async def test_a_system_message_over_the_budget_fails_with_a_code(checkpoint: Pa
         assert reply.code == "context_too_long"
         assert (await made.answer([SYSTEM, user("ma")])).usage.prompt_tokens == SYSTEM_TOKENS + PLAIN + 1 + ASK
     finally:
-        await made.model.close()
+        await made.close()
 
 
 async def test_too_many_generations_are_refused_at_once(endless_checkpoint: Path) -> None:
@@ -430,7 +435,7 @@ async def test_too_many_generations_are_refused_at_once(endless_checkpoint: Path
         made.model.cancel("a", running[0][0])
         await made.answer([user("ma")], "c")
     finally:
-        await made.model.close()
+        await made.close()
 
 
 async def test_impossible_requests_are_refused_with_a_code(endless: Bench) -> None:
@@ -539,7 +544,7 @@ async def test_a_model_that_cannot_be_freed_still_ends_its_thread(checkpoint: Pa
         raise RuntimeError("no stream")
 
     made.rows.close = close
-    await made.model.close()
+    await made.close()
     with pytest.raises(ExecutorUnavailableError):
         made.executor.post(lambda: None)
 
@@ -598,8 +603,8 @@ async def test_when_the_thread_dies_every_generation_fails_and_the_process_lives
     assert (await made.ask([user("ma")])[1].end()).code == "executor_dead"
     made.model.cancel("a", 1)
     made.model.forget("a")
-    await made.model.close()
-    await made.model.close()
+    await made.close()
+    await made.close()
 
 
 async def test_bad_folders_fail_the_start_with_a_code(tmp_path: Path, checkpoint: Path) -> None:
@@ -609,7 +614,7 @@ async def test_bad_folders_fail_the_start_with_a_code(tmp_path: Path, checkpoint
             await bench(folder)
         assert caught.value.code == "load_failed"
     made = await bench(checkpoint)
-    await made.model.close()
+    await made.close()
     assert (await made.ask([user("ma")])[1].end()).code == "executor_closed"
     with pytest.raises(EngineError) as again:
         await made.model.start()
