@@ -1,7 +1,7 @@
 """Letter-to-sound for words in no lexicon: a small GRU encoder-decoder over letters, in NumPy.
 
 The weights are those of g2p_en (Park & Kim, Apache-2.0; trained on the CMU pronouncing dictionary, so it knows the
-sound of American names). Letters in, ARPAbet out, greedy; about 3 ms a word.
+sound of American names). Letters in, ARPAbet out, greedy; about 2 ms a word.
 """
 
 from __future__ import annotations

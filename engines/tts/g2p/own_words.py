@@ -1,7 +1,7 @@
 """Words a phone agent says that the lexicons lack and the letter-to-sound network gets wrong: mostly names.
 
-In the lexicon's alphabet, lower-case keys. Found by listening for common US given names and surnames, and by
-reading back; add to it what an operator's callers are called.
+In the lexicon's alphabet, lower-case keys. Found by reading what the network makes of the commonest US given names
+and surnames; add to it what an operator's callers are called.
 """
 
 from __future__ import annotations
