@@ -88,7 +88,7 @@ async def test_a_cancel_inside_the_delivery_of_a_token_stops_it() -> None:
 async def test_faults() -> None:
     outcomes = {}
     for fault in ("fail_first", "fail_midway", "stall_first", "stall_midway", "ignore_cancel"):
-        llm = ScriptedLlm(lambda _: "a b c d", token_delay_s=0.1, fault=fault)  # type: ignore[arg-type]
+        llm = ScriptedLlm(lambda _: "a b c d", token_delay_s=0.1, fault=fault)
         told = Told()
         llm.generate(request(), told)
         await asyncio.sleep(0.01)

@@ -20,6 +20,8 @@ from engines.stt.whisper_decoder import Hypothesis
         ("(upbeat music) ♪", 0.1, -0.2),
         ("*coughs*", 0.1, -0.2),
         ("Bye.", 0.2, -1.7),
+        ("I", 0.71, -4.91),
+        ("he went there", 0.3, -2.6),
         ("he went there", 0.6, -2.2),
         ("the the the the the the the the", 0.9, -0.1),
         ("", 0.0, 0.0),
