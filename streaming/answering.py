@@ -75,7 +75,7 @@ class Answering:
     # --- beginning a reply ------------------------------------------------------------------------------------
 
     def start(self, options: ResponseOptions, utterance: Utterance | None, now: float) -> None:
-        """Generate a reply to the conversation as it is."""
+        """Generate a reply to the conversation as it is; ``utterance`` is the turn it answers, if it was spoken."""
         self.drop_speculation()
         reply = self._new(self._config_for(options), options.metadata, utterance, now)
         if options.input_text is None:
@@ -83,6 +83,8 @@ class Answering:
         else:
             messages = _prompt(reply.config.instructions, options.input_text)
         self._go_live(reply)
+        if utterance is not None:
+            reply.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
         reply.generate(messages, now, speculative=False)
 
     def say(self, text: str, now: float, *, apology: bool = False, ends_call: str | None = None) -> None:
@@ -97,8 +99,6 @@ class Answering:
     def speculate(self, utterance: Utterance, now: float) -> None:
         """Begin the reply to words whose turn may not be over. Nothing of it leaves before :meth:`answer`."""
         basis = _Basis(utterance.id, utterance.revision, utterance.text, self.version)
-        if self._speculation is not None and self._speculation[1] == basis:
-            return
         self.drop_speculation()
         reply = self._new(self.config, None, utterance, now)
         self._speculation = (reply, basis)
@@ -127,13 +127,12 @@ class Answering:
         """Reply to a turn that is in the conversation."""
         if promoted is None:
             self.start(ResponseOptions(), utterance, now)
-        else:
-            self._emit(Count("speculation_promoted"))
-            self._emit(Promote(promoted.epoch))
-            self._go_live(promoted)
-            promoted.synthesize_next(now)
-        if self.reply is not None:
-            self.reply.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+            return
+        self._emit(Count("speculation_promoted"))
+        self._emit(Promote(promoted.epoch))
+        promoted.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+        self._go_live(promoted)
+        promoted.synthesize_next(now)
 
     # --- what engines and the leg answer ----------------------------------------------------------------------
 
@@ -178,8 +177,11 @@ class Answering:
         heard = self.reply.heard_samples(now)
         self.held_at = now
         self.reply.stamp_cut(onset_at, now)
-        self._emit(HoldPlayout(self.reply.epoch, heard))
-        self.reply.clock.stop(heard)
+        self._hold_at(self.reply, heard)
+
+    def _hold_at(self, reply: Reply, heard_samples: int) -> None:
+        self._emit(HoldPlayout(reply.epoch, heard_samples))
+        reply.clock.stop(heard_samples)
 
     def release(self) -> None:
         """Let a held reply go on."""
@@ -250,12 +252,15 @@ class Answering:
         position."""
         replies = (self.reply, *reversed(self._past))
         reply = next((r for r in replies if r is not None and r.item_id == item_id), None)
-        item = reply.truncate(audio_end_ms, now) if reply is not None else None
-        if item is None:
+        played = reply.played(audio_end_ms) if reply is not None else None
+        if reply is None or played is None:
             return False
+        if reply is self.reply and self.held_at is not None:
+            self._hold_at(reply, played)  # it may yet go on, from where the client really stopped
+            return True
         if self._tail is reply:
             self._tail = None
-        self.change(item)
+        self.change(reply.truncate(played, now))
         return True
 
     # --- time -------------------------------------------------------------------------------------------------

@@ -110,10 +110,6 @@ class Conversation:
         """Raises :class:`ItemError` with ``item_not_found``."""
         del self._items[self._index(item_id)]
 
-    def previous_id(self, item_id: str) -> str | None:
-        index = self._index(item_id)
-        return self._items[index - 1].id if index else None
-
     def messages(self, instructions: str) -> tuple[Message, ...]:
         """The prompt: instructions, then every item that has words. Neighbours of one role are joined, because a
         caller who goes on talking is still saying one thing to the model."""

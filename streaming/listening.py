@@ -119,17 +119,20 @@ class Listening:
         self.turn = turn
         self.configure(language, turn)
 
-    def configure(self, language: str, turn: TurnDetection) -> None:
-        """Listen by these rules from now on. Going to or from manual drops what is being spoken."""
+    def configure(self, language: str, turn: TurnDetection) -> bool:
+        """Listen by these rules from now on. Going to or from manual drops what is being spoken; returns whether
+        there was something."""
         before, self.turn = self.turn, turn
         self._language = language
         self._policy = EndOfTurnPolicy(turn)
         self._gate = VoiceGate(turn.threshold)
         if self.current is not None and (turn.mode is TurnMode.MANUAL) != (before.mode is TurnMode.MANUAL):
             self.clear(self.seen_samples)
-        elif self.current is not None:
+            return True
+        if self.current is not None:
             self._gate.speaking = not self.current.paused
             self._gate.voiced_end_samples = self.current.voiced_end_samples
+        return False
 
     @property
     def manual(self) -> bool:
@@ -158,28 +161,23 @@ class Listening:
                 self._resume(utterance, now)
         elif utterance is None:
             return
-        if self.current is not utterance:
-            return
         if isinstance(edge, VoiceStopped):
             utterance.paused = True
         if not utterance.paused:
             utterance.voiced_end_samples = max(utterance.onset_samples, self._gate.voiced_end_samples)
         utterance.speech_end_at = now - (end_samples - utterance.voiced_end_samples) / INPUT_RATE_HZ
         self._turns.speech_heard(utterance, now)
-        if self.current is utterance:
-            self._check_end(utterance, now)
+        self._check_end(utterance, now)
 
     def appended(self, end_samples: int, now: float) -> None:
         """Manual mode: audio is in the buffer up to here."""
         self._voice_at = now
-        if self.manual and self.current is None:
+        if self.current is None:
             start = self.seen_samples
             self.current = self._new(start, start, now)
             self._emit(OpenTranscription(self._call_id, self.current.id, start, self._language))
-        if self.current is not None and self.manual:
-            self.current.voiced_end_samples = end_samples
-            self.current.speech_end_at = now
-        self.seen_samples = end_samples
+        self.current.voiced_end_samples = self.seen_samples = end_samples
+        self.current.speech_end_at = now
 
     def partial(self, event: PartialTranscript, now: float) -> None:
         utterance = self._find(event.utterance)
@@ -205,8 +203,7 @@ class Listening:
         if utterance is self.current:
             if utterance.text:
                 self._turns.turn_expected(utterance, now)
-            if self.current is utterance and utterance.paused:
-                self._check_end(utterance, now)
+            self._check_end(utterance, now)
         else:
             self._settle(now)
 
@@ -216,8 +213,7 @@ class Listening:
             self._emit(Count("late_end_of_turn_score"))
             return
         utterance.probability = event.probability
-        if utterance.paused:
-            self._check_end(utterance, now)
+        self._check_end(utterance, now)
 
     def on_time(self, now: float) -> None:
         while self.closing and now >= (self.closing[0].decided_at or 0.0) + FINAL_BOUND_S:
@@ -225,15 +221,12 @@ class Listening:
         current = self.current
         if current is not None and not self.manual and now >= self._voice_at + AUDIO_STALL_S:
             self._emit(Count("audio_stalled"))
-            self.decide(now)
+            self.decide(current, now)
 
     # --- what the client does ---------------------------------------------------------------------------------
 
-    def decide(self, now: float, *, announced: bool = False) -> None:
+    def decide(self, utterance: Utterance, now: float, *, announced: bool = False) -> None:
         """The current utterance is over: ask for its words if that was not done, and wait for them."""
-        utterance = self.current
-        if utterance is None:
-            return
         self.current = None
         self._gate = VoiceGate(self.turn.threshold)
         self._free_samples = self.seen_samples
@@ -290,7 +283,7 @@ class Listening:
         if not utterance.paused:
             if self.seen_samples - utterance.onset_samples > MAX_UTTERANCE_S * INPUT_RATE_HZ:
                 self._emit(Count("utterance_too_long"))
-                self.decide(now)
+                self.decide(utterance, now)
             return
         silence_ms = samples_to_ms(self.seen_samples - utterance.voiced_end_samples)
         after = self._policy.speculate_after_ms
@@ -300,7 +293,7 @@ class Listening:
                 self._emit(ScoreEndOfTurn(utterance.id, utterance.revision, start, self.seen_samples))
             self._ask(utterance, now)
         if silence_ms >= self._policy.wait_ms(utterance.probability, utterance.text) and not self._gate.rising:
-            self.decide(now)
+            self.decide(utterance, now)
 
     def _ask(self, utterance: Utterance, now: float) -> None:
         utterance.asked = True

@@ -53,10 +53,6 @@ class PlayoutClock:
         """When the far end will have played all that was sent."""
         return now + (self.sent_samples - self.heard_samples(now)) / self.rate_hz
 
-    def reaches(self, position_samples: int, now: float) -> float:
-        """When the far end plays this position, which must have been sent."""
-        return now + (position_samples - self.heard_samples(now)) / self.rate_hz
-
 
 class Pacer:
     """The audio of one reply, released in frames while the far end is less than ``lead_ms`` ahead of its ear.

@@ -92,9 +92,9 @@ class Reply:
         self._in_synthesis: int | None = None
         self._announced_chars = 0
         self._announced_segments = 0
-        self._output_started = False
         self._previous_item_id: str | None = None
         self._heard_override: int | None = None
+        self._most_sent_samples = 0
 
     # --- beginning --------------------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ class Reply:
         self._emit(Notify(ResponseCreated(self._snapshot())))
         if self.config.audio_output:
             self._emit(OpenPlayout(self.epoch, self.response_id, self.item_id))
-        if self.raw or self.generated:
-            self._start_output()
+        self._emit(Notify(OutputStarted(self.response_id, self.item("in_progress"), previous_item_id)))
+        self._announce_text()
         return self.item("in_progress")
 
     # --- what engines answer ----------------------------------------------------------------------------------
@@ -140,8 +140,7 @@ class Reply:
             text = text[: MAX_REPLY_CHARS - len(self.raw)]
             self._emit(CancelJobs(self.epoch))
         self.raw += text
-        if self.state is ReplyState.LIVE:
-            self._start_output()
+        self._announce_text()
         if self.config.audio_output:
             self._add_segments(self._splitter.feed(text), now)
 
@@ -149,8 +148,6 @@ class Reply:
         self.progress_at = now
         self.generated = reason
         self.usage = usage
-        if self.state is ReplyState.LIVE:
-            self._start_output()
         if self.config.audio_output:
             self._add_segments(self._splitter.flush(), now)
 
@@ -173,6 +170,7 @@ class Reply:
         if self.times.first_sent_ms is None:
             self._stamp("first_sent_ms", now)
         self.clock.sent(position_samples, now)
+        self._most_sent_samples = max(self._most_sent_samples, position_samples)
         while self._announced_segments < len(self._ends):
             if self.ledger.audio_start(self._announced_segments) >= position_samples:
                 break
@@ -251,11 +249,13 @@ class Reply:
         self.state = ReplyState.ENDED
         self._emit(CancelEpoch(self.epoch))
 
-    def truncate(self, audio_end_ms: int, now: float) -> Item | None:
-        """The client says how much it played. None: more than was ever sent."""
+    def played(self, audio_end_ms: int) -> int | None:
+        """A client's report of what it played, in samples. None: more than was ever sent."""
         samples = audio_end_ms * self.config.output_rate_hz // 1000
-        if samples > self.clock.sent_samples:
-            return None
+        return samples if samples <= self._most_sent_samples else None
+
+    def truncate(self, samples: int, now: float) -> Item:
+        """Hold it true from now on that this much was played."""
         self._heard_override = samples
         complete = samples >= self.ledger.samples and self.made
         return self.item("completed" if complete else "incomplete", self.heard_text(now), cut=not complete)
@@ -274,12 +274,11 @@ class Reply:
         self.status = status
         if status == "completed" and self.config.audio_output:
             self._emit(ClosePlayout(self.epoch))
-        if self._output_started:
-            if status == "completed":
-                self._announce(len(self.raw))
-            wire_item = self.item("completed" if status == "completed" else "incomplete", self._announced)
-            self._emit(Notify(OutputEnded(self.response_id, wire_item, self._previous_item_id, self._announced)))
-        self._emit(Notify(ResponseDone(self._snapshot(reason, item if self._output_started else None))))
+        if status == "completed":
+            self._announce(len(self.raw))
+        told = self.raw[: self._announced_chars]
+        self._emit(Notify(OutputEnded(self.response_id, self.item(status, told), self._previous_item_id, told)))
+        self._emit(Notify(ResponseDone(self._snapshot(reason, item))))
 
     def stamp_cut(self, onset_at: float, now: float) -> None:
         """Record how long after the caller's onset the reply was silenced."""
@@ -311,10 +310,6 @@ class Reply:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    @property
-    def _announced(self) -> str:
-        return self.raw[: self._announced_chars]
-
     def _add_segments(self, segments: list[Segment], now: float) -> None:
         for segment in segments:
             spoken = speakable(segment.text, self.config.language)
@@ -329,12 +324,9 @@ class Reply:
                 self.ledger.add_audio(index, 0, (), last=True)
         self.synthesize_next(now)
 
-    def _start_output(self) -> None:
-        if not self._output_started:
-            self._output_started = True
-            started = self.item("in_progress")
-            self._emit(Notify(OutputStarted(self.response_id, started, self._previous_item_id)))
-        if not self.config.audio_output:
+    def _announce_text(self) -> None:
+        """A text reply is told as it comes; a spoken one segment by segment, as each begins to be sent."""
+        if self.live and not self.config.audio_output:
             self._announce(len(self.raw))
 
     def _announce_segment(self) -> None:

@@ -6,7 +6,6 @@ Three regions change independently: what is heard (:mod:`streaming.listening`), 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -46,8 +45,6 @@ from streaming.reply import Reply
 from streaming.vad import samples_to_ms
 
 LEAST_COMMIT_MS = 100
-MAX_WANTED = 8
-"""Responses asked for while words they shall answer are still being transcribed."""
 
 
 class Session:
@@ -68,7 +65,8 @@ class Session:
         self._listening = Listening(call_id, config.language, config.turn, new_id, self._emit, self)
         self._answering = Answering(call_id, config, self.conversation, new_id, self._emit)
         self._new_id = new_id
-        self._wanted: deque[ResponseOptions] = deque()
+        self._wanted: ResponseOptions | None = None
+        """A response asked for while the words it shall answer are still being transcribed."""
         self._unanswered: Utterance | None = None
         self._ends_at = now + config.max_call_s
         self._armed: float | None = None
@@ -134,7 +132,7 @@ class Session:
         """After :meth:`handle` raised (a defect): end the turn, keep the call."""
         self._effects = [Count("defect")]
         self._listening.close()
-        self._wanted.clear()
+        self._wanted = None
         self._unanswered = None
         self._answering.abandon(now)
         self._advance(now)
@@ -225,7 +223,9 @@ class Session:
     def _configure(self, event: ev.Configure, now: float) -> None:
         if event.config.turn != self.config.turn or event.config.language != self.config.language:
             self._answering.drop_speculation()
-            self._listening.configure(event.config.language, event.config.turn)
+            if self._listening.configure(event.config.language, event.config.turn):
+                self._answering.release()
+                self._notify(InputCleared())
         self.config = self._answering.config = event.config
         self._answering.version += 1
 
@@ -238,13 +238,13 @@ class Session:
             self._notify(CommandFailed(code, "the buffer holds less than 100 ms of audio", None, event.event_id))
             return
         if not self._listening.manual:
-            self._listening.decide(now)
+            self._listening.decide(utterance, now)
             return
         item = Item(utterance.item_id, "user", PartKind.INPUT_AUDIO, None)
         previous = self.conversation.add(item)
         self._notify(InputCommitted(item.id, previous))
         self._notify(ItemAdded(item, previous, done=True))
-        self._listening.decide(now, announced=True)
+        self._listening.decide(utterance, now, announced=True)
 
     def _clear(self, event: ev.ClearInput, now: float) -> None:
         self._answering.drop_speculation()
@@ -292,13 +292,11 @@ class Session:
 
     def _create_response(self, event: ev.CreateResponse, now: float) -> None:
         waiting = self._listening.closing
-        if self._answering.busy or len(self._wanted) >= MAX_WANTED or (self._wanted and waiting):
+        if self._answering.busy or self._wanted is not None:
             code = "conversation_already_has_active_response"
             self._notify(CommandFailed(code, "a response is already being made", None, event.event_id))
-        elif self._draining:
-            self._notify(CommandFailed("server_draining", "the server is stopping", None, event.event_id))
         elif waiting:
-            self._wanted.append(event.options)
+            self._wanted = event.options
         else:
             self._answering.start(event.options, None, now)
 
@@ -334,11 +332,9 @@ class Session:
         self._notify(TranscriptCompleted(utterance.item_id, utterance.text, audio_ms))
 
     def _answer_wanted(self, utterance: Utterance, now: float) -> None:
-        if self._wanted and not self._listening.closing and not self._answering.busy:
-            self._answering.start(self._wanted.popleft(), utterance, now)
-            reply = self._answering.reply
-            if reply is not None:
-                reply.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+        if self._wanted is not None and not self._listening.closing and not self._answering.busy:
+            options, self._wanted = self._wanted, None
+            self._answering.start(options, utterance, now)
 
     def _apologize(self, now: float) -> None:
         if self.config.apology and self.config.audio_output and not self._answering.busy and not self._draining:
@@ -374,6 +370,7 @@ class Session:
         previous = self.conversation.add(item)
         self._notify(InputCommitted(item.id, previous))
         self._notify(ItemAdded(item, previous, done=True))
+        self._notify(TranscriptCompleted(item.id, "", end_ms - start_ms))
         self._answering.start(ResponseOptions(), None, now)
 
     def _advance(self, now: float) -> None:

@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -108,7 +109,10 @@ class Scene:
         return effects
 
     def at(self, delay_ms: float, act: Callable[[], None]) -> None:
-        heapq.heappush(self._heap, (self.now + delay_ms / 1000, next(self._order), act))
+        self._schedule(self.now + delay_ms / 1000, act)
+
+    def _schedule(self, time: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (time, next(self._order), act))
 
     def run_until(self, time: float) -> None:
         while self._heap and self._heap[0][0] <= time:
@@ -174,7 +178,7 @@ class Scene:
                 case ScoreEndOfTurn():
                     if self.script.score_ms is not None:
                         scored = EndOfTurnScored(effect.utterance, effect.revision, self.script.score)
-                        self.at(self.script.score_ms, lambda scored=scored: self._alive(scored))
+                        self.at(self.script.score_ms, partial(self._alive, scored))
                 case Generate():
                     self.generations.append(effect)
                     self._reply(effect)
@@ -200,7 +204,7 @@ class Scene:
                     self._held = None
                     if effect.epoch in self._pacers:
                         position = self._pacers[effect.epoch].release()
-                        self.at(0, lambda e=effect.epoch, p=position: self._alive(ev.PlayoutResumed(e, p)))
+                        self.at(0, partial(self._alive, ev.PlayoutResumed(effect.epoch, position)))
                         self.at(0, self._wake)
                     else:
                         self._wake()
@@ -213,11 +217,7 @@ class Scene:
                         self.on_notice(effect.notice)
                 case fx.SetTimer():
                     self._timer += 1
-                    stamp = self._timer
-                    heapq.heappush(
-                        self._heap,
-                        (max(effect.at, self.now), next(self._order), lambda stamp=stamp: self._fire(stamp)),
-                    )
+                    self._schedule(max(effect.at, self.now), partial(self._fire, self._timer))
                 case fx.CancelTimer():
                     self._timer += 1
                 case fx.RecordTurn():
@@ -239,7 +239,7 @@ class Scene:
         after = self.script.partial_after_ms
         if after is not None and self.open_streams and not self._said and self._voiced_ms >= after and self.says:
             self._said = True
-            self.at(10, lambda u=self._stream, t=self.says: self._alive(PartialTranscript(u, t)))
+            self.at(10, partial(self._alive, PartialTranscript(self._stream, self.says)))
 
     def _transcribe(self, effect: FinalizeTranscription) -> None:
         if self.script.stt_ms is None:
@@ -310,8 +310,7 @@ class Scene:
             return
         due = pacer.next_at(self.now)
         if due is not None:
-            stamp = self._pace
-            heapq.heappush(self._heap, (due, next(self._order), lambda: self._send(stamp)))
+            self._schedule(due, partial(self._send, self._pace))
 
     def _send(self, stamp: int) -> None:
         if stamp != self._pace or self._playing is None or self.ended is not None:

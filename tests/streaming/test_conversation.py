@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from streaming.conversation import MAX_ITEM_CHARS, MAX_ITEMS, Conversation, Item, ItemError, PartKind, Role
@@ -10,7 +12,6 @@ def item(item_id: str, role: Role = "user", text: str | None = "hi", *, cut: boo
 
 def test_items_are_inserted_where_they_are_asked_for() -> None:
     talk = Conversation()
-    assert talk.last_id is None
     assert talk.add(item("a")) is None
     assert talk.add(item("c")) == "a"
     assert talk.add(item("b"), after="a") == "a"
@@ -31,13 +32,18 @@ def test_items_are_inserted_where_they_are_asked_for() -> None:
         ("item_too_long", lambda talk: talk.add(item("b", text="x" * (MAX_ITEM_CHARS + 1)))),
     ],
 )
-def test_what_cannot_be_done_says_why_and_changes_nothing(code: str, act) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_done_says_why_and_changes_nothing(code: str, act: Callable[[Conversation], object]) -> None:
     talk = Conversation()
     talk.add(item("a"))
     with pytest.raises(ItemError) as raised:
         act(talk)
     assert raised.value.code == code
     assert [known.id for known in talk.items] == ["a"]
+
+
+def test_an_empty_conversation_has_no_last_item_and_no_prompt() -> None:
+    assert Conversation().last_id is None
+    assert Conversation().messages("") == ()
 
 
 def test_a_deleted_item_is_not_brought_back_by_a_late_change() -> None:

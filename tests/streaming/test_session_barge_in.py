@@ -1,12 +1,14 @@
 """Interrupting (CASES.md: stale audio, heard against said, backchannel and echo, slow engine)."""
 
+import itertools
+
 import pytest
 
 from streaming import events as ev
 from streaming import notices as nt
 from streaming.config import BargeIn, SessionConfig, TurnDetection, TurnMode
 from streaming.effects import CancelEpoch, HoldPlayout, ReleasePlayout
-from streaming.jobs import GenerationDone, GenerationFailed, SynthesisFailed, Token, Usage
+from streaming.jobs import GenerationDone, GenerationFailed, PartialTranscript, SynthesisFailed, Token, Usage
 from tests.streaming.scene import Scene, Script
 
 AGENT = SessionConfig(
@@ -116,7 +118,7 @@ def test_a_backchannel_lets_the_reply_go_on_without_losing_a_word() -> None:
     assert [role for role, _ in scene.texts] == ["user", "assistant"]
     spans = [(heard.start, heard.end) for heard in scene.sent]
     assert spans[-1][1] == 16 * 6_000
-    gaps = [later[0] - earlier[1] for earlier, later in zip(spans, spans[1:], strict=False)]
+    gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(spans)]
     assert max(gaps) == 0
     back = min(gaps)
     assert -24_000 * 0.65 <= back < 0
@@ -262,3 +264,35 @@ def test_a_held_reply_keeps_no_caller_waiting_when_the_caller_is_cleared() -> No
     assert any(isinstance(effect, ReleasePlayout) for effect in scene.effects)
     scene.silence(5_000)
     assert statuses(scene) == ["completed"]
+
+
+def test_a_client_that_says_where_it_stopped_is_taken_at_its_word() -> None:
+    """A Realtime client flushes and truncates at every ``speech_started``, also when the reply then goes on."""
+    scene = talking(AGENT)
+    scene.script.partial_after_ms = 150
+    scene.speak("mm-hm", ms=96)
+    item_id = scene.session.conversation.items[1].id
+    scene.feed(ev.TruncateItem(item_id, 0, 1_250))
+    scene.speak("mm-hm", ms=192)
+    scene.silence(6_000)
+    assert statuses(scene) == ["completed"]
+    assert scene.texts[1][1] == REPLY
+    spans = [(heard.start, heard.end) for heard in scene.sent]
+    back = next(later[0] for earlier, later in itertools.pairwise(spans) if later[0] < earlier[1])
+    assert 24 * 950 <= back <= 24 * 1_250
+    scene = talking(AGENT)
+    scene.speak("stop", ms=96)
+    scene.feed(ev.TruncateItem(scene.session.conversation.items[1].id, 0, 750))
+    scene.speak("stop it now please", ms=700)
+    assert scene.texts[1][1] == "One two three"
+
+
+def test_words_that_come_while_the_reply_goes_on_again_end_it() -> None:
+    scene = talking(AGENT)
+    scene.script.partial_after_ms = 150
+    scene.speak("mm-hm", ms=800)
+    assert scene.counts["barge_in_released"] == 1
+    utterance = max(scene.open_streams)
+    scene.feed(PartialTranscript(utterance, "mm-hm but what about Monday"))
+    assert scene.counts["barge_in_committed"] == 1
+    assert statuses(scene) == ["cancelled"]

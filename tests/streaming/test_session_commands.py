@@ -5,10 +5,9 @@ import pytest
 
 from streaming import events as ev
 from streaming import notices as nt
-from streaming.config import ResponseOptions, SessionConfig, TurnDetection, TurnMode
+from streaming.config import BargeIn, ResponseOptions, SessionConfig, TurnDetection, TurnMode
 from streaming.conversation import Item, PartKind
 from streaming.jobs import Message
-from streaming.session import MAX_WANTED
 from tests.streaming.scene import Scene, Script
 
 PLAIN = SessionConfig(instructions="Be nice.", turn=TurnDetection())
@@ -240,13 +239,13 @@ def test_a_commit_whose_transcription_fails_says_so() -> None:
     assert [notice.code for notice in failed if isinstance(notice, nt.TranscriptFailed)] == ["overloaded"]
 
 
-def test_responses_wanted_too_early_are_bounded() -> None:
+def test_one_response_at_most_is_wanted_before_the_words_are_there() -> None:
     scene = Scene(MANUAL, Script(stt_ms=1_000))
     append(scene, 400)
     scene.feed(ev.CommitInput(scene.seen))
-    for number in range(MAX_WANTED):
+    for number in range(3):
         scene.feed(ev.CreateResponse(event_id=f"e{number}"))
-    assert [event_id for _, event_id in codes(scene)] == [f"e{number}" for number in range(1, MAX_WANTED)]
+    assert [event_id for _, event_id in codes(scene)] == ["e1", "e2"]
 
 
 def test_committing_under_server_vad_ends_the_turn_early() -> None:
@@ -278,6 +277,29 @@ def test_a_new_threshold_in_mid_speech_goes_on_with_the_utterance() -> None:
     scene.silence(4_000)
     assert scene.texts[0] == ("user", "hello there")
     assert len(scene.told(nt.SpeechStarted)) == 1
+
+
+def test_a_held_and_a_closing_call_say_so() -> None:
+    agent = SessionConfig(turn=TurnDetection(barge_in=BargeIn.HOLD))
+    scene = Scene(agent, Script(reply=lambda messages: REPLY))
+    scene.speak("hello there")
+    while not scene.sent:
+        scene.silence(32)
+    scene.speak("hm", ms=96)
+    assert scene.session.state == "held"
+    scene = Scene(PLAIN, Script(stt_ms=None))
+    scene.say("hello there", wait_ms=600)
+    assert scene.session.state == "thinking"
+
+
+def test_a_cancelled_farewell_still_ends_the_call() -> None:
+    scene = Scene(PLAIN)
+    scene.feed(ev.Drain("Goodbye."))
+    scene.run(100)
+    scene.feed(ev.CreateResponse(event_id="e1"))
+    assert codes(scene) == [("conversation_already_has_active_response", "e1")]
+    scene.feed(ev.CancelResponse())
+    assert scene.ended == "server_drain"
 
 
 def test_the_state_is_told_in_words() -> None:

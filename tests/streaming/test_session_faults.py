@@ -42,7 +42,9 @@ def test_a_plain_client_gets_the_failure_and_no_words_of_ours() -> None:
 
 
 def test_a_model_that_fails_in_mid_reply_leaves_what_was_heard() -> None:
-    scene = Scene(PLAIN, Script(reply=lambda messages: "First part here, second part here.", llm_fails_after=4, token_ms=100))
+    scene = Scene(
+        PLAIN, Script(reply=lambda messages: "First part here, second part here.", llm_fails_after=4, token_ms=100)
+    )
     scene.say("hello there", wait_ms=6_000)
     assert done(scene)[0].status == "failed"
     assert scene.texts[-1] == ("assistant", "First part here,")

@@ -5,8 +5,7 @@ import pytest
 from streaming import events as ev
 from streaming import notices as nt
 from streaming.config import BargeIn, SessionConfig, TurnDetection, TurnMode
-from streaming.effects import ScoreEndOfTurn
-from streaming.jobs import FinalTranscript, FinalizeTranscription, PartialTranscript, Priority
+from streaming.jobs import FinalizeTranscription, FinalTranscript, PartialTranscript, Priority, ScoreEndOfTurn
 from streaming.listening import AUDIO_STALL_S, FINAL_BOUND_S, MAX_CLOSING, MAX_UTTERANCE_S
 from tests.streaming.scene import Scene, Script
 
@@ -167,6 +166,16 @@ def test_a_score_for_a_pause_that_is_over_is_late() -> None:
     scene.speak("a cake")
     scene.silence(3_000)
     assert scene.counts["late_end_of_turn_score"] == 1
+    assert asked(scene) == ["I would like a cake"]
+
+
+def test_going_on_before_the_transcript_of_the_pause_makes_it_worthless() -> None:
+    scene = Scene(AGENT, Script(stt_ms=400))
+    scene.speak("I would like")
+    scene.silence(224)
+    scene.speak("a cake")
+    scene.silence(3_000)
+    assert scene.counts["late_final"] == 1
     assert asked(scene) == ["I would like a cake"]
 
 

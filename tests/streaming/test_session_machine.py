@@ -1,0 +1,326 @@
+"""Random interleavings of every event a session can get, against what must hold in all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from streaming import effects as fx
+from streaming import events as ev
+from streaming import notices as nt
+from streaming.config import BargeIn, ResponseOptions, SessionConfig, TurnDetection, TurnMode
+from streaming.conversation import Item, PartKind
+from streaming.jobs import (
+    EndOfTurnScored,
+    FinalizeTranscription,
+    FinalTranscript,
+    Generate,
+    GenerationDone,
+    GenerationFailed,
+    OpenTranscription,
+    PartialTranscript,
+    SynthesisFailed,
+    Synthesize,
+    Token,
+    TranscriptionFailed,
+    Usage,
+)
+from streaming.listening import MAX_CLOSING
+from streaming.session import Session
+
+WORDS = st.sampled_from(
+    ["", "yes", "mm-hm", "hello?", "what are your opening hours", "my number is 555", "stop", "and", "One two three"]
+)
+TEXTS = st.sampled_from(["One two three. ", "Hello, ", "x", " ", "Well. Yes. No. ", "🙂", "3.", "14 is pi, I think; "])
+TURNS = st.builds(
+    TurnDetection,
+    mode=st.sampled_from(TurnMode),
+    silence_duration_ms=st.sampled_from([100, 300, 500]),
+    create_response=st.booleans(),
+    barge_in=st.sampled_from(BargeIn),
+    idle_timeout_ms=st.sampled_from([None, 1_000]),
+    speculate=st.booleans(),
+)
+CONFIGS = st.builds(
+    SessionConfig,
+    instructions=st.sampled_from(["", "Be nice."]),
+    audio_output=st.sampled_from([True, True, True, False]),
+    turn=TURNS,
+    greeting=st.sampled_from(["", "Hello there, caller."]),
+    apology=st.sampled_from(["", "Sorry about that."]),
+)
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """Engines answer late, twice, for dead epochs, or not at all; the client does as it likes."""
+
+    @initialize(config=CONFIGS)
+    def begin(self, config: SessionConfig) -> None:
+        self.now = 10.0
+        self.count = 0
+        self.session = Session("call", config, self.new_id, self.now)
+        self.seen = 0
+        self.open_streams: set[int] = set()
+        self.requests: list[FinalizeTranscription] = []
+        self.epochs: set[int] = set()
+        self.dead: set[int] = set()
+        self.playing: int | None = None
+        self.segments: dict[int, list[tuple[int, bool]]] = {}
+        self.queued: dict[int, int] = {}
+        self.sent: dict[int, int] = {}
+        self.live: str | None = None
+        self.finished: set[str] = set()
+        self.announced: dict[str, str] = {}
+        self.committed: set[str] = set()
+        self.transcribed: set[str] = set()
+        self.timer: float | None = None
+        self.ended = False
+
+    def new_id(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind}_{self.count}"
+
+    def feed(self, event: ev.Event) -> None:
+        for effect in self.session.handle(event, self.now):
+            self.check(effect)
+
+    def check(self, effect: fx.Effect) -> None:
+        assert not self.ended or isinstance(effect, fx.Count), "nothing is done after the end"
+        match effect:
+            case OpenTranscription():
+                assert effect.utterance not in self.open_streams
+                self.open_streams.add(effect.utterance)
+            case FinalizeTranscription():
+                assert effect.utterance in self.open_streams
+                self.requests.append(effect)
+            case fx.CloseTranscription():
+                self.open_streams.remove(effect.utterance)
+            case Generate():
+                assert effect.epoch not in self.epochs, "an epoch generates once"
+                self.epochs.add(effect.epoch)
+            case Synthesize():
+                assert effect.epoch not in self.dead
+                assert effect.text
+                unfinished = [segment for segment, done in self.segments.get(effect.epoch, []) if not done]
+                assert not unfinished, "segments are made one after another"
+                self.epochs.add(effect.epoch)
+                self.segments.setdefault(effect.epoch, []).append((effect.segment, False))
+            case fx.CancelEpoch():
+                self.dead.add(effect.epoch)
+                if self.playing == effect.epoch:
+                    self.playing = None
+            case fx.Promote() | fx.HoldPlayout() | fx.ReleasePlayout():
+                assert effect.epoch not in self.dead
+            case fx.OpenPlayout():
+                assert effect.epoch not in self.dead
+                self.playing = effect.epoch
+            case fx.ClosePlayout():
+                self.dead.add(effect.epoch)
+                self.playing = None
+            case fx.Notify():
+                self.told(effect.notice)
+            case fx.SetTimer():
+                self.timer = effect.at
+            case fx.CancelTimer():
+                self.timer = None
+            case fx.EndCall():
+                self.ended = True
+            case _:
+                pass
+
+    def told(self, notice: nt.Notice) -> None:
+        match notice:
+            case nt.ResponseCreated():
+                assert self.live is None, "one response at a time"
+                assert notice.response.id not in self.finished
+                self.live = notice.response.id
+            case nt.OutputStarted() | nt.OutputEnded():
+                assert notice.response_id == self.live
+                if isinstance(notice, nt.OutputEnded):
+                    assert notice.text == self.announced.get(notice.response_id, "")
+            case nt.OutputTranscriptDelta() | nt.OutputTextDelta():
+                assert notice.response_id == self.live, "no delta outside its response"
+                self.announced[notice.response_id] = self.announced.get(notice.response_id, "") + notice.delta
+            case nt.ResponseDone():
+                assert notice.response.id == self.live
+                assert notice.response.status != "in_progress"
+                self.finished.add(notice.response.id)
+                self.live = None
+            case nt.InputCommitted():
+                assert notice.item_id not in self.committed, "committed once"
+                self.committed.add(notice.item_id)
+            case nt.TranscriptCompleted() | nt.TranscriptFailed():
+                assert notice.item_id in self.committed
+                assert notice.item_id not in self.transcribed, "one transcript an item"
+                self.transcribed.add(notice.item_id)
+            case _:
+                pass
+
+    def some_epoch(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.epochs) or [99]))
+
+    # --- rules ------------------------------------------------------------------------------------------------
+
+    @rule()
+    def answered(self) -> None:
+        if self.live is None and not self.finished and not self.ended:
+            self.feed(ev.Answered())
+
+    @rule(windows=st.integers(1, 30), voiced=st.booleans())
+    def audio(self, windows: int, voiced: bool) -> None:
+        for _ in range(windows):
+            self.now += 0.032
+            self.fire_due()
+            self.seen += 512
+            self.feed(ev.VoiceScored(0.9 if voiced else 0.05, self.seen))
+
+    @rule(seconds=st.sampled_from([0.0, 0.02, 0.3, 0.6, 2.0, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        until = self.now + seconds
+        for _ in range(200):
+            if self.timer is None or self.timer > until:
+                break
+            self.now = max(self.now, self.timer)
+            self.fire_due()
+        self.now = until
+
+    def fire_due(self) -> None:
+        if self.timer is not None and self.now >= self.timer:
+            self.timer = None
+            self.feed(ev.TimerFired())
+
+    @rule(ms=st.sampled_from([20, 200]))
+    def append(self, ms: int) -> None:
+        if self.session.manual:
+            self.seen += ms * 16
+            self.feed(ev.InputAppended(self.seen))
+
+    @rule(data=st.data(), text=WORDS)
+    def final(self, data: st.DataObject, text: str) -> None:
+        if self.requests:
+            request = data.draw(st.sampled_from(self.requests))
+            self.feed(FinalTranscript(request.utterance, request.revision, text))
+
+    @rule(data=st.data())
+    def transcription_fails(self, data: st.DataObject) -> None:
+        if self.requests:
+            request = data.draw(st.sampled_from(self.requests))
+            self.feed(TranscriptionFailed(request.utterance, request.revision, "engine_error", "x"))
+
+    @rule(data=st.data(), text=WORDS)
+    def partial(self, data: st.DataObject, text: str) -> None:
+        if self.open_streams:
+            self.feed(PartialTranscript(data.draw(st.sampled_from(sorted(self.open_streams))), text))
+
+    @rule(utterance=st.integers(1, 5), revision=st.integers(0, 2), probability=st.sampled_from([0.0, 0.4, 0.9]))
+    def scored(self, utterance: int, revision: int, probability: float) -> None:
+        self.feed(EndOfTurnScored(utterance, revision, probability))
+
+    @rule(data=st.data(), text=TEXTS)
+    def token(self, data: st.DataObject, text: str) -> None:
+        self.feed(Token(self.some_epoch(data), text))
+
+    @rule(data=st.data(), reason=st.sampled_from(["stop", "length"]))
+    def generated(self, data: st.DataObject, reason: Any) -> None:
+        self.feed(GenerationDone(self.some_epoch(data), reason, Usage()))
+
+    @rule(data=st.data(), voice=st.booleans())
+    def engine_fails(self, data: st.DataObject, voice: bool) -> None:
+        epoch = self.some_epoch(data)
+        self.feed(SynthesisFailed(epoch, 0, "x", "y") if voice else GenerationFailed(epoch, "x", "y"))
+
+    @rule(data=st.data(), samples=st.sampled_from([0, 480, 24_000]), last=st.booleans())
+    def audio_made(self, data: st.DataObject, samples: int, last: bool) -> None:
+        waiting = sorted(epoch for epoch, segments in self.segments.items() if not segments[-1][1])
+        if not waiting:
+            return
+        epoch = data.draw(st.sampled_from(waiting))
+        segment = self.segments[epoch][-1][0]
+        self.segments[epoch][-1] = (segment, last)
+        if epoch not in self.dead:
+            self.queued[epoch] = self.queued.get(epoch, 0) + samples
+        self.feed(ev.AudioQueued(epoch, segment, samples, last))
+
+    @rule(samples=st.sampled_from([480, 4_800, 240_000]))
+    def audio_leaves(self, samples: int) -> None:
+        epoch = self.playing
+        if epoch is None or self.session.state == "held":
+            return
+        assert epoch not in self.dead
+        position = min(self.queued.get(epoch, 0), self.sent.get(epoch, 0) + samples)
+        if position > self.sent.get(epoch, 0):
+            self.sent[epoch] = position
+            self.feed(ev.AudioSent(epoch, position))
+
+    @rule(config=CONFIGS)
+    def configure(self, config: SessionConfig) -> None:
+        self.feed(ev.Configure(config))
+
+    @rule()
+    def commit(self) -> None:
+        self.feed(ev.CommitInput(self.seen))
+
+    @rule()
+    def clear(self) -> None:
+        self.feed(ev.ClearInput(self.seen))
+
+    @rule(text=WORDS, name=st.sampled_from("abc"))
+    def create_item(self, text: str, name: str) -> None:
+        self.feed(ev.CreateItem(Item(name, "user", PartKind.INPUT_TEXT, text)))
+
+    @rule(data=st.data())
+    def touch_item(self, data: st.DataObject) -> None:
+        ids = [item.id for item in self.session.conversation.items] or ["nobody"]
+        item_id = data.draw(st.sampled_from(ids))
+        touches: list[ev.Event] = [ev.RetrieveItem(item_id), ev.DeleteItem(item_id), ev.TruncateItem(item_id, 0, 100)]
+        self.feed(data.draw(st.sampled_from(touches)))
+
+    @rule(text_only=st.booleans())
+    def create_response(self, text_only: bool) -> None:
+        self.feed(ev.CreateResponse(ResponseOptions(audio_output=False if text_only else None)))
+
+    @rule()
+    def cancel_response(self) -> None:
+        self.feed(ev.CancelResponse())
+
+    @rule()
+    def drain(self) -> None:
+        if self.count % 7 == 0:
+            self.feed(ev.Drain("Goodbye."))
+
+    @rule()
+    def hang_up(self) -> None:
+        if self.count % 11 == 0:
+            self.feed(ev.HungUp("caller_hung_up"))
+
+    # --- what holds -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def streams_are_bounded(self) -> None:
+        assert len(self.open_streams) <= MAX_CLOSING + 1
+        assert not self.ended or not self.open_streams
+
+    def teardown(self) -> None:
+        """However it got here: when the engines fall silent, every state is left within a bound."""
+        if not hasattr(self, "session"):
+            return
+        for _ in range(30):
+            if not self.ended:
+                self.audio_leaves(10_000_000)
+                self.time_passes(30.0)
+        if not self.ended:
+            idle = {"waiting", "hearing"} if self.session.manual else {"waiting"}
+            if self.session.config.turn.idle_timeout_ms is None:
+                assert self.session.state in idle
+            self.feed(ev.HungUp("end of test"))
+        assert self.ended
+        assert not self.open_streams
+
+
+TestSessionMachine = SessionMachine.TestCase
+TestSessionMachine.settings = settings(
+    max_examples=80, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
