@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 
 from gateway.security.keys import key_matches, presented_key
-from gateway.security.origins import OriginPolicy, parse_host
+from gateway.security.origins import Origin, OriginPolicy, parse_host
 from gateway.settings import Settings
 
 
@@ -41,23 +41,21 @@ class Guard:
         self._origins = OriginPolicy(frozenset(settings.allowed_origins), settings.host)
 
     def authorize(self, connection: HTTPConnection) -> Denial | None:
-        return self._refuse_origin(connection) or self._refuse_host(connection) or self._refuse_key(connection)
-
-    def _refuse_origin(self, connection: HTTPConnection) -> Denial | None:
-        origin = connection.headers.get("origin")
         own = parse_host(connection.headers.get("host", ""), scheme=connection.scope["scheme"])
+        return self._refuse_host(own) or self._refuse_origin(connection, own) or self._refuse_key(connection)
+
+    def _refuse_origin(self, connection: HTTPConnection, own: Origin | None) -> Denial | None:
+        origin = connection.headers.get("origin")
         if origin is None or self._origins.origin_is_allowed(origin, own):
             return None
         return Denial(
             403, "origin_not_allowed", "This web origin may not call; add it to allowed_origins.", "permission_error"
         )
 
-    def _refuse_host(self, connection: HTTPConnection) -> Denial | None:
-        """Without a key a rebound page could read along: its same-origin GETs carry no Origin, only its own Host."""
-        if self._key is not None:
-            return None
-        own = parse_host(connection.headers.get("host", ""), scheme=connection.scope["scheme"])
-        if own is not None and self._origins.host_is_ours(own):
+    def _refuse_host(self, own: Origin | None) -> Denial | None:
+        """Without a key a rebound page could read along: it is of one origin with its own Host, and its GETs carry
+        no Origin at all. With one it lacks the key."""
+        if self._key is not None or (own is not None and self._origins.host_is_ours(own)):
             return None
         return Denial(
             421,

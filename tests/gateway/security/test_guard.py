@@ -48,9 +48,18 @@ def test_a_rebound_name_cannot_read_along_without_an_origin() -> None:
     assert refusal(Settings(), {"host": ""}) == "host_not_allowed"
 
 
+def test_a_rebound_page_is_of_one_origin_with_its_host_and_still_refused() -> None:
+    rebound = {"host": "evil.example:8080", "origin": "http://evil.example:8080"}
+    assert refusal(Settings(), rebound) == "host_not_allowed"
+    assert refusal(Settings(key=SecretStr(KEY)), rebound) == "missing_api_key"
+
+
 def test_with_a_key_any_host_name_will_do() -> None:
     keyed = Settings(key=SecretStr(KEY))
-    assert refusal(keyed, {"host": "voice.example", "authorization": f"Bearer {KEY}"}) is None
+    headers = {"host": "voice.example", "authorization": f"Bearer {KEY}"}
+    assert refusal(keyed, headers) is None
+    assert refusal(keyed, {**headers, "origin": "https://voice.example"}, scheme="wss") is None
+    assert refusal(keyed, {**headers, "origin": "https://voice.example"}, scheme="ws") == "origin_not_allowed"
 
 
 @pytest.mark.parametrize(

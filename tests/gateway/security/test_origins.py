@@ -58,9 +58,25 @@ def test_other_pages_may_not() -> None:
     assert not allowed("null", "127.0.0.1:8080")
 
 
-def test_a_rebound_name_is_not_the_gateway_though_origin_and_host_agree() -> None:
-    assert not allowed("http://evil.example:8080", "evil.example:8080")
-    assert not allowed("http://localhost.evil.example:8080", "localhost.evil.example:8080")
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("127.0.0.1:8080", True),
+        ("localhost:8080", True),
+        ("[::1]:8080", True),
+        ("192.168.1.4", True),
+        ("app.localhost:8080", True),
+        ("Gateway.lan", True),
+        ("evil.example:8080", False),
+        ("localhost.evil.example:8080", False),
+        ("127.0.0.1.evil.example", False),
+        ("notlocalhost", False),
+    ],
+)
+def test_a_host_is_ours_if_nobody_else_can_own_its_name(name: str, ours: bool) -> None:
+    host = parse_host(name, scheme="http")
+    assert host is not None
+    assert OriginPolicy(frozenset(), "gateway.lan").host_is_ours(host) is ours
 
 
 def test_an_allowed_origin_may_call_and_makes_its_host_known() -> None:
