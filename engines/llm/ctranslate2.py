@@ -27,11 +27,11 @@ from engines.llm.history import ContextTooLongError, bounded
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
 HISTORY_TOKENS = 640
-"""Older turns are dropped beyond it: 640 tokens are about 0.8 s of reading on one core."""
+"""Older turns are dropped beyond it: 640 tokens are about a second of reading on one core (1000 are 2.5 s)."""
 MAX_PROMPT_TOKENS = 1536
 """What instructions and the caller's last words may take; more is ``context_too_long``."""
 WORKERS = 4
-"""Replies that may be under way at once, paused ones among them. Each takes up to 150 MB for a long prompt."""
+"""Replies that may be under way at once, paused ones among them. Each takes 60 MB for 200 tokens of prompt, 200 MB for 1000."""
 MAX_WAITING = 64
 
 _PROMOTED_WITHIN_S = 0.3
