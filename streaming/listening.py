@@ -54,6 +54,7 @@ class Utterance:
     paused: bool = False
     asked: bool = False
     """Whether this revision's transcript was asked for."""
+    score_asked: bool = False
     partial: str = ""
     final: str | None = None
     final_at: float | None = None
@@ -273,7 +274,7 @@ class Listening:
     def _resume(self, utterance: Utterance, now: float) -> None:
         utterance.paused = False
         utterance.revision += 1
-        utterance.asked = False
+        utterance.asked = utterance.score_asked = False
         if utterance.final:
             utterance.partial = utterance.final
         utterance.final = utterance.final_at = utterance.probability = None
@@ -286,12 +287,12 @@ class Listening:
                 self.decide(utterance, now)
             return
         silence_ms = samples_to_ms(self.seen_samples - utterance.voiced_end_samples)
-        after = self._policy.speculate_after_ms
-        if after is not None and silence_ms >= after and not utterance.asked:
-            if self._policy.scored:
-                start = max(utterance.start_samples, self.seen_samples - SCORED_SAMPLES)
-                self._emit(ScoreEndOfTurn(utterance.id, utterance.revision, start, self.seen_samples))
+        if not utterance.asked and _reached(silence_ms, self._policy.speculate_after_ms):
             self._ask(utterance, now)
+        if not utterance.score_asked and _reached(silence_ms, self._policy.score_after_ms):
+            utterance.score_asked = True
+            start = max(utterance.start_samples, self.seen_samples - SCORED_SAMPLES)
+            self._emit(ScoreEndOfTurn(utterance.id, utterance.revision, start, self.seen_samples))
         if silence_ms >= self._policy.wait_ms(utterance.probability, utterance.text) and not self._gate.rising:
             self.decide(utterance, now)
 
@@ -321,3 +322,7 @@ class Listening:
                 self._turns.turn_ended(utterance, now)
             else:
                 self._turns.nothing_said(utterance, now)
+
+
+def _reached(silence_ms: int, after_ms: int | None) -> bool:
+    return after_ms is not None and silence_ms >= after_ms

@@ -7,8 +7,12 @@ import re
 
 from streaming.config import MAX_WAIT_MS, TurnDetection, TurnMode
 
-SPECULATE_AFTER_MS = 160
-"""Silence after which transcript, end-of-turn score and reply are begun, without knowing yet that the turn ended."""
+SPECULATE_AFTER_MS = 96
+"""Silence after which the transcript is asked for and a reply begun, without knowing yet that the turn ended: as soon
+as the voice activity says that the caller paused."""
+
+SCORE_AFTER_MS = 192
+"""Silence the end-of-turn model is given: it judges by how the voice fell away, and wants to hear it do so."""
 
 UNSCORED_WAIT_MS = 700
 """The silence that ends a turn when the end-of-turn model gave no answer."""
@@ -77,9 +81,11 @@ class EndOfTurnPolicy:
         self.turn = turn
 
     @property
-    def scored(self) -> bool:
-        """Whether an end-of-turn score is wanted."""
-        return self.turn.mode is TurnMode.SEMANTIC
+    def score_after_ms(self) -> int | None:
+        """Silence after which to ask for an end-of-turn score; None: never."""
+        if self.turn.mode is not TurnMode.SEMANTIC:
+            return None
+        return min(SCORE_AFTER_MS, self.turn.silence_duration_ms)
 
     @property
     def speculate_after_ms(self) -> int | None:
@@ -92,7 +98,7 @@ class EndOfTurnPolicy:
         ``probability`` is the end-of-turn score, None while it is not there; ``text`` is the transcript so far.
         """
         least = self.turn.silence_duration_ms
-        if not self.scored:
+        if self.turn.mode is not TurnMode.SEMANTIC:
             return least
         longest = max(MAX_WAIT_MS[self.turn.eagerness], least)
         if is_dictation(text):

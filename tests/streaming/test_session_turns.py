@@ -169,6 +169,23 @@ def test_a_score_for_a_pause_that_is_over_is_late() -> None:
     assert asked(scene) == ["I would like a cake"]
 
 
+def test_a_partial_of_an_utterance_that_is_closing_is_used() -> None:
+    scene = Scene(PLAIN, Script(stt_ms=None, partial_after_ms=None))
+    scene.say("hello there", wait_ms=700)
+    scene.feed(PartialTranscript(min(scene.open_streams), "hello there"))
+    scene.silence(FINAL_BOUND_S * 1000 + 3_000)
+    assert asked(scene) == ["hello there"]
+
+
+def test_the_end_of_turn_model_is_asked_also_without_speculation() -> None:
+    turn = TurnDetection(mode=TurnMode.SEMANTIC, silence_duration_ms=300, speculate=False)
+    scene = Scene(SessionConfig(turn=turn))
+    scene.say("what are your opening hours", wait_ms=4_000)
+    times = next(iter(scene.records.values()))
+    assert times.decision_ms is not None
+    assert times.decision_ms < 400
+
+
 def test_going_on_before_the_transcript_of_the_pause_makes_it_worthless() -> None:
     scene = Scene(AGENT, Script(stt_ms=400))
     scene.speak("I would like")

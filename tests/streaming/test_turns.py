@@ -4,6 +4,7 @@ from streaming.config import Eagerness, TurnDetection, TurnMode
 from streaming.turns import (
     DICTATION_WAIT_MS,
     HOLD_MS,
+    SPECULATE_AFTER_MS,
     UNFINISHED_WORDS_WAIT_MS,
     UNSCORED_WAIT_MS,
     EndOfTurnPolicy,
@@ -22,7 +23,7 @@ REPLY = "We are open from seven in the morning to six in the evening, Tuesday to
 def test_server_vad_waits_for_its_silence_whatever_is_said() -> None:
     policy = EndOfTurnPolicy(TurnDetection(silence_duration_ms=500))
     assert policy.wait_ms(None, "") == policy.wait_ms(0.0, "my number is five five five") == 500
-    assert not policy.scored
+    assert policy.score_after_ms is None
 
 
 def test_a_finished_sentence_ends_after_the_least_silence() -> None:
@@ -85,7 +86,8 @@ def test_words_that_ask_for_more_lengthen_the_wait() -> None:
 
 def test_speculation_can_be_off() -> None:
     assert EndOfTurnPolicy(TurnDetection(speculate=False)).speculate_after_ms is None
-    assert EndOfTurnPolicy(TurnDetection(silence_duration_ms=100)).speculate_after_ms == 100
+    assert EndOfTurnPolicy(TurnDetection(silence_duration_ms=100)).speculate_after_ms == SPECULATE_AFTER_MS
+    assert EndOfTurnPolicy(TurnDetection(mode=TurnMode.SEMANTIC, silence_duration_ms=150)).score_after_ms == 150
 
 
 def test_words_are_lower_case_and_keep_their_apostrophes() -> None:
