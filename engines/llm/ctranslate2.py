@@ -31,7 +31,7 @@ HISTORY_TOKENS = 640
 MAX_PROMPT_TOKENS = 1536
 """What instructions and the caller's last words may take; more is ``context_too_long``."""
 WORKERS = 4
-"""Replies that may be under way at once, paused ones among them. Each takes 60 MB for 200 tokens of prompt, 200 MB for 1000."""
+"""Replies under way at once, paused ones among them. Each takes 60 MB for 200 tokens of prompt, 200 MB for 1000."""
 MAX_WAITING = 64
 
 _PROMOTED_WITHIN_S = 0.3
