@@ -57,3 +57,13 @@ def test_a_task_left_behind_fails() -> None:
 
     with pytest.raises(AssertionError, match="left behind"):
         run_virtual(leave_one())
+
+
+@virtual
+async def test_timers_of_one_moment_fire_in_the_order_in_which_they_were_set() -> None:
+    loop = asyncio.get_running_loop()
+    fired: list[int] = []
+    for number in range(20):
+        loop.call_later(0.5, fired.append, number)
+    await asyncio.sleep(1)
+    assert fired == list(range(20))

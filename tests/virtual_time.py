@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import heapq
+import itertools
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -41,6 +43,21 @@ class _JumpingSelector(selectors.SelectSelector):
         return ready
 
 
+class _OrderedTimer(asyncio.TimerHandle):
+    """Of timers due at the same moment the one that was set first fires first: a heap alone does not say, and in
+    virtual time such moments are common."""
+
+    _counter = itertools.count()
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._number = next(self._counter)
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, _OrderedTimer)
+        return (self.when(), self._number) < (other.when(), other._number)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -48,6 +65,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now_s
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = _OrderedTimer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
