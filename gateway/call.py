@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from gateway.telemetry.metrics import Metrics
 from streaming import effects as fx
 from streaming.audio.ring import PcmRing
 from streaming.config import SessionConfig
+from streaming.conversation import Item
 from streaming.events import (
     Answered,
     AudioQueued,
@@ -34,11 +36,13 @@ from streaming.jobs import (
     INPUT_RATE_HZ,
     FinalizeTranscription,
     Generate,
+    GenerationFailed,
     OpenTranscription,
     ScoreEndOfTurn,
     Synthesis,
     SynthesisFailed,
     Synthesize,
+    TranscriptionFailed,
 )
 from streaming.notices import ItemAdded, ItemDeleted, ItemTruncated, Notice, OutputEnded, OutputStarted
 from streaming.session import Session
@@ -54,7 +58,15 @@ KEPT_SAMPLES = 12 * INPUT_RATE_HZ
 SLICE_SAMPLES = INPUT_RATE_HZ
 """A long append is taken in pieces of a second, so that it holds up nobody else."""
 
+ROOM_S = 5.0
+"""How long caller audio waits for a voice activity detector that is behind; then it is dropped, and counted."""
+ROOM_POLL_S = 0.05
+"""A detector may lose windows without a word: its backlog is looked at, too."""
+
 MAX_QUEUED_EVENTS = 10_000
+
+ENGINE_RAISED = "engine_raised"
+"""The code of a job whose engine raised where it must not, and the counter of every such fault."""
 
 
 class Leg(Protocol):
@@ -124,13 +136,13 @@ class Call:
             ScoreEndOfTurn: self._score,
             Generate: self._generate,
             Synthesize: self._synthesize,
-            fx.Promote: lambda e: engines.llm.prioritize(record.id, e.epoch),
+            fx.Promote: self._promote,
             fx.CancelEpoch: self._cancel_epoch,
             fx.CancelJobs: self._cancel_jobs,
             fx.OpenPlayout: lambda e: self._playout.open(e.epoch, e.response_id, e.item_id),
             fx.HoldPlayout: self._hold,
             fx.ReleasePlayout: self._release,
-            fx.ClosePlayout: lambda e: self._playout.drop(e.epoch),
+            fx.ClosePlayout: lambda e: self._playout.end(e.epoch),
             fx.Notify: self._notify,
             fx.SetTimer: self._set_timer,
             fx.CancelTimer: self._cancel_timer,
@@ -166,12 +178,24 @@ class Call:
     async def hear(self, pcm: Pcm16) -> None:
         """Caller audio at 16 kHz, any length. Returns when there is room for more."""
         for at in range(0, len(pcm), SLICE_SAMPLES):
-            self._take(pcm[at : at + SLICE_SAMPLES])
-            while self._vad.backlog_samples > BACKLOG_SAMPLES and not self.finished.is_set():
-                self._room.clear()
-                await self._room.wait()
-            if len(pcm) > SLICE_SAMPLES:
+            if at:
                 await asyncio.sleep(0)
+            if await self._has_room():
+                self._take(pcm[at : at + SLICE_SAMPLES])
+            else:
+                self._metrics.count("input_dropped")
+
+    async def _has_room(self) -> bool:
+        """Wait for the detector to catch up. False: it does not, or the call is over."""
+        until = self._loop.time() + ROOM_S
+        while self._vad.backlog_samples > BACKLOG_SAMPLES:
+            if self.finished.is_set() or self._loop.time() >= until:
+                return False
+            self._room.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ROOM_POLL_S):
+                    await self._room.wait()
+        return True
 
     @property
     def heard_samples(self) -> int:
@@ -183,8 +207,10 @@ class Call:
         self._playout.wake()
 
     def handle(self, event: Event) -> None:
-        """Feed the session and do what it says. May be called from inside itself: events are taken in order."""
-        if len(self._queue) >= MAX_QUEUED_EVENTS:
+        """Feed the session and do what it says. May be called from inside itself: events are taken in order.
+
+        Raises nothing, unless ``strict``."""
+        if len(self._queue) >= MAX_QUEUED_EVENTS and not isinstance(event, HungUp):
             self._metrics.count("event_queue_full")
             return
         self._queue.append(event)
@@ -201,22 +227,55 @@ class Call:
 
     def _step(self, event: Event) -> None:
         now = self._loop.time()
+        defect: Exception | None = None
         try:
             effects = self._session.handle(event, now)
-        except Exception:  # one call's defect reaches no other call, and not even this call's next turn
-            if self._strict:
-                raise
-            _log.exception("a session event failed", call=self.id, event_type=type(event).__name__)
-            effects = self._session.recover(now)
+        except Exception as error:  # noqa: BLE001 (one call's defect reaches no other, and not even its next turn)
+            defect = self._defect(error, type(event).__name__)
+            effects = self._recover(now)
         for effect in effects:
-            self._perform_by[type(effect)](effect)
+            try:
+                self._perform_by[type(effect)](effect)
+            except Exception as error:  # noqa: BLE001 (what follows it is done all the same: it may be the end)
+                defect = self._defect(error, type(effect).__name__)
         self._record.phase = self._session.state
+        if defect is not None and self._strict:
+            raise defect
+
+    def _recover(self, now: float) -> list[fx.Effect]:
+        for stream in list(self._streams.values()):  # that they are closed may be among the effects that were lost
+            self._drop_stream(stream)
+        try:
+            return self._session.recover(now)
+        except Exception as error:  # noqa: BLE001 (a session that cannot even end its turn ends its call)
+            self._defect(error, "recover")
+            self._session.ended = "internal_error"
+            return [fx.EndCall("internal_error")]
+
+    def _defect(self, error: Exception, where: str) -> Exception:
+        self._metrics.count("defect")
+        _log.error("a defect in a call", call=self.id, where=where, exc_info=error)
+        return error
+
+    def _ask(self, method: Callable[..., object], *args: object) -> bool:
+        """Call an engine. False if it raised, which it must not: the job fails, not the call, and not what else the
+        same effect has to do."""
+        try:
+            method(*args)
+        except Exception as error:  # noqa: BLE001
+            self._engine_raised(error, method.__qualname__)
+            return False
+        return True
+
+    def _engine_raised(self, error: Exception, method: str) -> None:
+        self._metrics.count(ENGINE_RAISED)
+        _log.error("an engine raised", call=self.id, method=method, exc_info=error)
 
     def _take(self, pcm: Pcm16) -> None:
         if self.finished.is_set() or not len(pcm):
             return
         self._ring.append(pcm)
-        self._vad.feed(pcm)
+        self._ask(self._vad.feed, pcm)
         if self._session.manual:
             self.handle(InputAppended(self._ring.end_samples))
             self._feed_up_to(self._ring.end_samples)
@@ -230,9 +289,20 @@ class Call:
         self.handle(VoiceScored(probability, end_samples))
 
     def _feed_up_to(self, end_samples: int) -> None:
-        if self._fed is not None and end_samples > self._scored_samples:
-            self._fed.feed(self._ring.read(self._scored_samples, end_samples))
-        self._scored_samples = max(self._scored_samples, end_samples)
+        if end_samples > self._scored_samples:
+            self._feed(self._ring.read(self._scored_samples, end_samples))
+            self._scored_samples = end_samples
+
+    def _feed(self, pcm: Pcm16) -> None:
+        stream = self._fed
+        if stream is not None and not self._ask(stream.feed, pcm):
+            self._drop_stream(stream)
+
+    def _drop_stream(self, stream: TranscriptionStream) -> None:
+        """It raised: whoever finalizes it is told that it failed."""
+        self._streams = {utterance: known for utterance, known in self._streams.items() if known is not stream}
+        self._fed = None if self._fed is stream else self._fed
+        self._ask(stream.close)
 
     def _speech(self, result: Synthesis) -> None:
         if self.finished.is_set():
@@ -240,7 +310,12 @@ class Call:
         if isinstance(result, SynthesisFailed):
             self.handle(result)
             return
-        samples = self._playout.append(result)
+        try:
+            samples = self._playout.append(result)
+        except ValueError as error:
+            self._engine_raised(error, "speech")
+            self.handle(SynthesisFailed(result.epoch, result.segment, "invalid_audio", "audio that cannot be played"))
+            return
         if samples is None:
             self._metrics.count("audio_of_dead_epoch")
         else:
@@ -256,44 +331,56 @@ class Call:
     # --- effects ----------------------------------------------------------------------------------------------
 
     def _open_transcription(self, effect: OpenTranscription) -> None:
-        stream = self._engines.stt.open(effect, self.handle)
+        self._fed = None
+        try:
+            stream = self._engines.stt.open(effect, self.handle)
+        except Exception as error:  # noqa: BLE001 (its transcript fails, when it is asked for)
+            self._engine_raised(error, "open")
+            return
         self._streams[effect.utterance] = self._fed = stream
-        stream.feed(self._ring.read(effect.start_samples, self._scored_samples))
+        self._feed(self._ring.read(effect.start_samples, self._scored_samples))
 
     def _finalize(self, effect: FinalizeTranscription) -> None:
-        self._streams[effect.utterance].finalize(effect)
+        stream = self._streams.get(effect.utterance)
+        if stream is None or not self._ask(stream.finalize, effect):
+            message = "speech-to-text broke down"
+            self.handle(TranscriptionFailed(effect.utterance, effect.revision, ENGINE_RAISED, message))
 
     def _close_transcription(self, effect: fx.CloseTranscription) -> None:
-        stream = self._streams.pop(effect.utterance)
-        if self._fed is stream:
-            self._fed = None
-        stream.close()
+        stream = self._streams.get(effect.utterance)
+        if stream is not None:
+            self._drop_stream(stream)
 
     def _score(self, effect: ScoreEndOfTurn) -> None:
         if self._engines.turn is not None:
             audio = self._ring.read(effect.start_samples, effect.end_samples)
-            self._engines.turn.score(effect, audio, self.handle)
+            self._ask(self._engines.turn.score, effect, audio, self.handle)
 
     def _generate(self, effect: Generate) -> None:
-        self._engines.llm.generate(effect, self.handle)
+        if not self._ask(self._engines.llm.generate, effect, self.handle):
+            self.handle(GenerationFailed(effect.epoch, ENGINE_RAISED, "the language model broke down"))
 
     def _synthesize(self, effect: Synthesize) -> None:
         self._playout.expect(effect.epoch, self._session.config.output_rate_hz)
         prepared = self._phrases.get(effect)
-        if prepared is None:
-            self._engines.tts.synthesize(effect, self._speech)
-        else:
+        if prepared is not None:
             for chunk in prepared:
                 self._speech(chunk)
+        elif not self._ask(self._engines.tts.synthesize, effect, self._speech):
+            self.handle(SynthesisFailed(effect.epoch, effect.segment, ENGINE_RAISED, "text-to-speech broke down"))
+
+    def _promote(self, effect: fx.Promote) -> None:
+        self._ask(self._engines.llm.prioritize, self.id, effect.epoch)
 
     def _cancel_jobs(self, effect: fx.CancelJobs | fx.CancelEpoch) -> None:
-        self._engines.llm.cancel(self.id, effect.epoch)
-        self._engines.tts.cancel(self.id, effect.epoch)
+        self._ask(self._engines.llm.cancel, self.id, effect.epoch)
+        self._ask(self._engines.tts.cancel, self.id, effect.epoch)
 
     def _cancel_epoch(self, effect: fx.CancelEpoch) -> None:
-        self._cancel_jobs(effect)
+        """The sound goes first: an engine may do as it likes then."""
         if self._playout.drop(effect.epoch):
             self._leg.clear()
+        self._cancel_jobs(effect)
 
     def _hold(self, effect: fx.HoldPlayout) -> None:
         self._playout.hold(effect.epoch, effect.heard_samples)
@@ -306,15 +393,24 @@ class Call:
 
     def _notify(self, effect: fx.Notify) -> None:
         notice = effect.notice
-        if isinstance(notice, ItemAdded | OutputStarted | OutputEnded | ItemTruncated | ItemDeleted):
+        if isinstance(notice, ItemAdded | OutputStarted | OutputEnded):
             self._file_transcript()
+        elif isinstance(notice, ItemTruncated):
+            self._file(self._session.conversation.get(notice.item_id))
+        elif isinstance(notice, ItemDeleted):
+            self._record.forget(notice.item_id)
         self._leg.notify(notice)
 
     def _file_transcript(self) -> None:
-        """Copy the newest items into the record: older ones no longer change, but for what a client truncates."""
+        """Copy the newest items into the record: older ones change only by what a client truncates."""
         for item in self._session.conversation.items[-8:]:
-            if item.text:
-                self._record.say(item.id, item.role, item.text, cut=item.cut, at_ms=self._now_ms())
+            self._file(item)
+
+    def _file(self, item: Item) -> None:
+        if item.text:
+            self._record.say(item.id, item.role, item.text, cut=item.cut, at_ms=self._now_ms())
+        else:
+            self._record.forget(item.id)
 
     def _set_timer(self, effect: fx.SetTimer) -> None:
         if self._timer is not None:
@@ -333,8 +429,10 @@ class Call:
     def _end(self, effect: fx.EndCall) -> None:
         self._cancel_timer(fx.CancelTimer())
         self._playout.close()
-        self._vad.close()
-        self._engines.llm.forget(self.id)
+        self._ask(self._vad.close)
+        for stream in list(self._streams.values()):
+            self._drop_stream(stream)
+        self._ask(self._engines.llm.forget, self.id)
         self._file_transcript()
         self._record.ended(effect.cause, self._now_ms())
         self._room.set()

@@ -96,11 +96,20 @@ async def _synthesize(tts: TextToSpeech, key: _Key, number: int) -> tuple[Synthe
     request = Synthesize(
         WARM_UP_CALL, number, 0, key.text, key.voice, Priority.PLAYOUT, loop.time() + 1.0, key.speed, key.language
     )
-    tts.synthesize(request, deliver)
     try:
+        tts.synthesize(request, deliver)
         async with asyncio.timeout(SYNTHESIS_BOUND_S):
-            return tuple(chunks) if await done else None
+            whole = await done
     except TimeoutError:
-        tts.cancel(WARM_UP_CALL, number)
         _log.warning("a phrase took too long to prepare")
         return None
+    except Exception:  # noqa: BLE001 (a voice that breaks down now may speak later: the gateway starts without the phrase)
+        _log.exception("a phrase could not be prepared")
+        return None
+    finally:
+        if not done.done() or done.cancelled():
+            tts.cancel(WARM_UP_CALL, number)
+    if whole and not any(chunk.pcm for chunk in chunks):
+        _log.warning("a phrase came out silent")
+        return None
+    return tuple(chunks) if whole else None

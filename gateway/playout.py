@@ -44,6 +44,8 @@ class Playout:
         self._sent = sent
         self._tracks: dict[int, _Track] = {}
         self._open: tuple[int, str, str] | None = None
+        self._sounding: int | None = None
+        """The epoch whose frames left last: the far end may still have some of it to play."""
         self._held: int | None = None
         self._tick: asyncio.TimerHandle | None = None
 
@@ -53,13 +55,15 @@ class Playout:
             self._tracks[epoch] = _Track(Pacer(rate_hz, lead_ms=self._sink.lead_ms), rate_hz)
 
     def append(self, chunk: SynthesisChunk) -> int | None:
-        """Queue a chunk. Returns its samples at the output rate, None if its epoch is dead."""
+        """Queue a chunk. Returns its samples at the output rate, None if its epoch is dead. Raises
+        :class:`ValueError` for half a sample, or a rate that is none."""
         track = self._tracks.get(chunk.epoch)
         if track is None:
             return None
+        pcm = np.frombuffer(chunk.pcm, "<i2").astype(np.int16, copy=False)
         if track.resampler is None:
             track.resampler = Resampler(chunk.rate_hz, track.rate_hz)
-        pcm = track.resampler.process(np.frombuffer(chunk.pcm, "<i2").astype(np.int16, copy=False))
+        pcm = track.resampler.process(pcm)
         if chunk.last:
             pcm = np.concatenate((pcm, track.resampler.flush()))
             track.resampler = None
@@ -90,18 +94,24 @@ class Playout:
         self.wake()
         return position
 
-    def drop(self, epoch: int) -> bool:
-        """Forget the epoch's audio. Returns whether it was the one that is heard."""
+    def end(self, epoch: int) -> None:
+        """All of the epoch's audio was sent."""
         self._tracks.pop(epoch, None)
-        if self._open is None or self._open[0] != epoch:
-            return False
-        self._open = self._held = None
-        self._stop()
-        return True
+        if self._open is not None and self._open[0] == epoch:
+            self._open = self._held = None
+            self._stop()
+
+    def drop(self, epoch: int) -> bool:
+        """Nothing more of this epoch may be heard. Returns whether the far end may have some of it."""
+        self.end(epoch)
+        sounding = self._sounding == epoch
+        if sounding:
+            self._sounding = None
+        return sounding
 
     def close(self) -> None:
         self._tracks.clear()
-        self._open = None
+        self._open = self._sounding = self._held = None
         self._stop()
 
     def wake(self) -> None:
@@ -121,10 +131,13 @@ class Playout:
         epoch, response_id, item_id = self._open
         track = self._tracks.get(epoch)
         frame = track.pacer.take(self._loop.time()) if track is not None else None
-        if track is not None and frame is not None:
-            self._sink.play(response_id, item_id, frame)
-            self._sent(epoch, track.pacer.position_samples)
-        self.wake()
+        try:
+            if track is not None and frame is not None:
+                self._sounding = epoch
+                self._sink.play(response_id, item_id, frame)
+                self._sent(epoch, track.pacer.position_samples)
+        finally:
+            self.wake()  # a frame that was lost to a defect does not silence the rest
 
     def _stop(self) -> None:
         if self._tick is not None:

@@ -6,8 +6,9 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import structlog
@@ -24,7 +25,7 @@ from gateway.records.call_record import CallRecord
 from gateway.security.guard import error_body
 from gateway.security.keys import select_subprotocol
 from gateway.state import Gateway
-from gateway.switchboard import Refused
+from gateway.switchboard import Admission, Refused
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
 from streaming.audio.resample import Resampler
 from streaming.config import SessionConfig
@@ -37,16 +38,26 @@ _log = structlog.get_logger(__name__)
 OFF_LOOP_BYTES = 64 * 1024
 """Frames longer than this are decoded in a worker thread."""
 
+BLOCK_MS = 100
+"""Audio of one append is taken in blocks of this length, others having their turn between two of them."""
+
 LEAD_MS = 300
 """Audio sent ahead of the far end's ear: its client buffers, and clears on ``speech_started``."""
 
 CONGESTED_BYTES = 256 * 1024
 MAX_OUTBOX_BYTES = 4 * 1024 * 1024
-"""Beyond the first, audio waits; a peer that reads nothing at all is hung up at the second."""
+"""Beyond the first, audio waits; a peer that still asks for more and reads nothing is hung up at the second."""
+
+SEND_S = 10.0
+"""A peer that takes nothing for this long is hung up."""
+CLOSE_S = 2.0
 
 TRY_AGAIN_LATER = 1013
 NORMAL = 1000
 INTERNAL_ERROR = 1011
+
+_PEER_GONE = (RuntimeError, OSError, WebSocketDisconnect)
+"""How servers and Starlette say that nothing can be sent any more."""
 
 
 async def realtime(websocket: WebSocket) -> None:
@@ -61,20 +72,29 @@ async def realtime(websocket: WebSocket) -> None:
     try:
         admission = await gateway.switchboard.admit()
     except Refused as refused:
-        await websocket.accept(select_subprotocol(websocket))
-        await websocket.close(TRY_AGAIN_LATER, refused.code)
+        if await _accept(websocket):
+            await _close(websocket, TRY_AGAIN_LATER, refused.code)
         return
     with admission:
-        await websocket.accept(select_subprotocol(websocket))
-        protocol = RealtimeProtocol(
-            call_id=admission.call_id,
-            model=websocket.query_params.get("model", "offhook")[:64],
-            defaults=SessionDefaults(config, gateway.engines.tts.voices, agent=agent_name is not None),
-            new_id=_new_id,
-            now_s=time.time,
-        )
-        leg = WebSocketLeg(protocol)
-        record = CallRecord(id=admission.call_id, transport="websocket", agent=agent_name, started_at=datetime.now(UTC))
+        await _answer(websocket, gateway, admission, agent_name, config)
+
+
+async def _answer(
+    websocket: WebSocket, gateway: Gateway, admission: Admission, agent_name: str | None, config: SessionConfig
+) -> None:
+    """The call has its place: set it up, run it, and leave nothing behind whatever happens."""
+    protocol = RealtimeProtocol(
+        call_id=admission.call_id,
+        model=websocket.query_params.get("model", "offhook")[:64],
+        defaults=SessionDefaults(config, gateway.engines.tts.voices, agent=agent_name is not None),
+        new_id=_new_id,
+        now_s=time.time,
+    )
+    protocol.open()
+    leg = WebSocketLeg(protocol)
+    leg.flush()  # first of all: a call that comes in while the server stops is told goodbye as it is registered
+    record = CallRecord(id=admission.call_id, transport="websocket", agent=agent_name, started_at=datetime.now(UTC))
+    try:
         call = Call(
             record=record,
             config=protocol.config,
@@ -86,9 +106,28 @@ async def realtime(websocket: WebSocket) -> None:
             new_id=_new_id,
             strict=gateway.strict,
         )
-        leg.attach(call)
+    except Exception:  # noqa: BLE001 (an engine that takes no call: say so, in place of an upgrade)
+        _log.exception("a call could not be set up", call=admission.call_id)
+        body = error_body("engine_failed", "An engine does not take calls.", type_="server_error")
+        await websocket.send_denial_response(JSONResponse(body, 503))
+        return
+    leg.attach(call)
+    structlog.contextvars.bind_contextvars(call=call.id)
+    try:
         gateway.switchboard.register(admission, call)
-        await _run(websocket, protocol, leg, call)
+        if await _accept(websocket):
+            await _run(websocket, protocol, leg, call)
+        else:
+            call.hang_up("connection_lost")
+    except asyncio.CancelledError:
+        call.hang_up("server_stop")
+        raise
+    finally:
+        if not call.finished.is_set():
+            call.hang_up("internal_error")  # a task of the call raised
+        if websocket.application_state is WebSocketState.CONNECTED:
+            code = INTERNAL_ERROR if record.cause == "internal_error" else NORMAL
+            await _close(websocket, code, record.cause or "")
 
 
 def _first_config(gateway: Gateway, agent_name: str | None) -> SessionConfig:
@@ -107,32 +146,31 @@ def _new_id(kind: str) -> str:
 
 async def _run(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSocketLeg, call: Call) -> None:
     """The call's task group: what comes in, what goes out, and the end of both."""
-    structlog.contextvars.bind_contextvars(call=call.id)
-    protocol.open()
-    leg.flush()
+    async with asyncio.TaskGroup() as tasks:
+        receiving = tasks.create_task(_receive(websocket, protocol, leg, call), name="receive")
+        sending = tasks.create_task(leg.send_to(websocket, call), name="send")
+        call.answered()
+        await call.finished.wait()
+        receiving.cancel()
+        leg.close()
+        await asyncio.wait({sending}, timeout=CLOSE_S)
+        sending.cancel()
+
+
+async def _accept(websocket: WebSocket) -> bool:
+    """False if the peer did not wait for it."""
     try:
-        async with asyncio.TaskGroup() as tasks:
-            receiving = tasks.create_task(_receive(websocket, protocol, leg, call), name="receive")
-            sending = tasks.create_task(leg.send_to(websocket, call), name="send")
-            call.answered()
-            await call.finished.wait()
-            receiving.cancel()
-            leg.close()
-            await asyncio.wait({sending}, timeout=2.0)
-            sending.cancel()
-    finally:
-        if not call.finished.is_set():
-            call.hang_up("internal_error")  # a task of the call raised
-        if websocket.application_state is WebSocketState.CONNECTED:
-            code = INTERNAL_ERROR if call.record.cause == "internal_error" else NORMAL
-            await _close(websocket, code, call.record.cause or "")
+        await websocket.accept(select_subprotocol(websocket))
+    except _PEER_GONE:
+        return False
+    return True
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:
     try:
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(CLOSE_S):
             await websocket.close(code, reason)
-    except (RuntimeError, OSError, TimeoutError, WebSocketDisconnect):
+    except (*_PEER_GONE, TimeoutError):
         pass  # the peer was faster, or is not there
 
 
@@ -141,8 +179,7 @@ async def _receive(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSoc
     while not call.finished.is_set():
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
-            code = message.get("code", 1005)
-            call.hang_up("caller_hung_up" if code in (1000, 1001, 1005) else "connection_lost")
+            call.hang_up("caller_hung_up" if _said_goodbye(message) else "connection_lost")
             return
         text = message.get("text")
         if text is None:
@@ -159,9 +196,16 @@ async def _receive(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSoc
         leg.flush()
 
 
+def _said_goodbye(disconnect: Mapping[str, Any]) -> bool:
+    """A lost connection has the code 1005 too, but no reason, not even an empty one."""
+    return disconnect.get("code") in (1000, 1001, 1005) and "reason" in disconnect
+
+
 async def _perform(inbound: Inbound, ear: _Ear, call: Call) -> None:
     if isinstance(inbound, AppendAudio):
-        for pcm in ear.decode(inbound.audio):
+        for number, pcm in enumerate(ear.decode(inbound.audio)):
+            if number:
+                await asyncio.sleep(0)
             await call.hear(pcm)
         return
     event: Event
@@ -183,12 +227,12 @@ class _Ear:
         self._resampler = Resampler(INPUT_RATE_HZ, INPUT_RATE_HZ)
 
     def decode(self, audio: bytes) -> Iterator[Pcm16]:
-        """The blocks of one append, at most half a second each, made when asked for."""
+        """The blocks of one append, at most :data:`BLOCK_MS` each, made when asked for."""
         wire = self._protocol.input_format
         if wire is not self._format:
             self._format = wire
             self._resampler = Resampler(wire.rate_hz, INPUT_RATE_HZ)
-        size = wire.rate_hz // 2 * wire.bytes_per_sample
+        size = wire.rate_hz * BLOCK_MS // 1000 * wire.bytes_per_sample
         for at in range(0, len(audio), size):
             yield self._resampler.process(_DECODERS[wire](audio[at : at + size]))
 
@@ -235,15 +279,23 @@ class WebSocketLeg:
 
     def flush(self) -> None:
         """Move what the protocol has to send into the outbox."""
-        for text in self._protocol.take():
+        texts = self._protocol.take()
+        if self._closed:
+            return
+        for text in texts:
             self._outbox.append(text)
             self._size += len(text)
         if self._outbox:
             self._ready.set()
-        if self._size > MAX_OUTBOX_BYTES and self._call is not None and not self._closed:
-            self._closed = True
-            self._outbox.clear()
-            self._call.hang_up("peer_not_reading")
+        if self._size > MAX_OUTBOX_BYTES and self._call is not None:
+            self._give_up(self._call, "peer_not_reading")
+
+    def _give_up(self, call: Call, cause: str) -> None:
+        """Nothing more reaches this peer: keep nothing for it."""
+        self._outbox.clear()
+        self._size = 0
+        self.close()
+        call.hang_up(cause)
 
     def close(self) -> None:
         """Nothing more comes: :meth:`send_to` ends when the outbox is empty."""
@@ -251,7 +303,7 @@ class WebSocketLeg:
         self._ready.set()
 
     async def send_to(self, websocket: WebSocket, call: Call) -> None:
-        """Send until closed. A peer that is gone ends the call."""
+        """Send until closed. A peer that is gone, or takes nothing for :data:`SEND_S`, ends the call."""
         while True:
             await self._ready.wait()
             self._ready.clear()
@@ -260,9 +312,13 @@ class WebSocketLeg:
                 text = self._outbox.popleft()
                 self._size -= len(text)
                 try:
-                    await websocket.send_text(text)
-                except (RuntimeError, OSError, WebSocketDisconnect):
-                    call.hang_up("connection_lost")
+                    async with asyncio.timeout(SEND_S):
+                        await websocket.send_text(text)
+                except TimeoutError:
+                    self._give_up(call, "peer_not_reading")
+                    return
+                except _PEER_GONE:
+                    self._give_up(call, "connection_lost")
                     return
                 if was_congested and not self.congested:
                     call.writable()

@@ -1,0 +1,218 @@
+"""One call's audio on its way out, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from engines.api import Pcm16
+from gateway.playout import Playout
+from streaming.jobs import SynthesisChunk
+from tests.virtual_time import virtual
+
+FRAME = 480
+"""20 ms at 24 kHz."""
+
+
+class Sink:
+    lead_ms = 300
+
+    def __init__(self) -> None:
+        self.congested = False
+        self.played: list[tuple[float, str, Pcm16]] = []
+        self.fails = 0
+
+    def play(self, response_id: str, item_id: str, pcm: Pcm16) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise ZeroDivisionError("a frame that cannot be sent")
+        self.played.append((asyncio.get_running_loop().time(), response_id, pcm))
+
+    @property
+    def samples(self) -> int:
+        return sum(len(pcm) for _, _, pcm in self.played)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.sink = Sink()
+        self.sent: list[tuple[int, int]] = []
+        self.loop = asyncio.get_running_loop()
+        self.playout = Playout(self.loop, self.sink, lambda epoch, position: self.sent.append((epoch, position)))
+
+    def audio(self, epoch: int, ms: int, *, value: int = 100, rate_hz: int = 24_000, last: bool = True) -> int | None:
+        pcm = np.full(rate_hz * ms // 1000, value, "<i2").tobytes()
+        return self.playout.append(SynthesisChunk(epoch, 0, pcm, rate_hz, last=last))
+
+    def start(self, epoch: int, ms: int = 1_000) -> None:
+        self.playout.expect(epoch, 24_000)
+        self.audio(epoch, ms, value=epoch)
+        self.playout.open(epoch, f"resp_{epoch}", f"item_{epoch}")
+
+
+@virtual
+async def test_a_lead_at_once_and_then_in_real_time() -> None:
+    rig = Rig()
+    begun = rig.loop.time()
+    rig.start(1)
+    await asyncio.sleep(0.001)
+    assert rig.sink.samples == 300 * 24
+    await asyncio.sleep(2)
+    assert rig.sink.samples == 1_000 * 24
+    assert rig.sink.played[-1][0] == pytest.approx(begun + 0.7, abs=0.021)
+    assert rig.sent[-1] == (1, 1_000 * 24)
+    assert {response for _, response, _ in rig.sink.played} == {"resp_1"}
+
+
+@virtual
+async def test_a_dead_epoch_has_nowhere_to_put_its_audio() -> None:
+    rig = Rig()
+    assert rig.audio(7, 200) is None
+    rig.start(1)
+    await asyncio.sleep(0.1)
+    before = rig.sink.samples
+    assert rig.playout.drop(1)
+    assert rig.audio(1, 200) is None
+    await asyncio.sleep(1)
+    assert rig.sink.samples == before
+    assert not rig.playout.drop(1)
+
+
+@virtual
+async def test_an_epoch_that_waits_is_not_heard_before_it_is_opened() -> None:
+    rig = Rig()
+    rig.playout.expect(2, 24_000)
+    rig.audio(2, 500)
+    await asyncio.sleep(1)
+    assert rig.sink.samples == 0
+    assert not rig.playout.drop(2)
+    rig.playout.open(2, "resp_2", "item_2")
+    await asyncio.sleep(1)
+    assert rig.sink.samples == 0
+
+
+@virtual
+async def test_of_an_epoch_that_was_sent_the_far_end_may_have_some() -> None:
+    rig = Rig()
+    rig.start(1, 200)
+    await asyncio.sleep(0.1)
+    rig.playout.end(1)
+    rig.playout.expect(2, 24_000)
+    assert not rig.playout.drop(2)
+    assert rig.playout.drop(1)
+
+
+@virtual
+async def test_hold_and_release() -> None:
+    rig = Rig()
+    rig.start(1)
+    await asyncio.sleep(0.5)
+    rig.playout.hold(1, 12_000)
+    before = rig.sink.samples
+    rig.audio(1, 500)
+    rig.playout.open(1, "resp_1", "item_1")
+    await asyncio.sleep(2)
+    assert rig.sink.samples == before
+    position = rig.playout.release(1)
+    assert position is not None
+    assert 12_000 - 300 * 24 <= position <= 12_000
+    await asyncio.sleep(3)
+    assert rig.sink.samples == before + 1_500 * 24 - position
+
+
+@virtual
+async def test_a_hold_before_there_is_audio() -> None:
+    rig = Rig()
+    rig.playout.open(1, "resp_1", "item_1")
+    rig.playout.hold(1, 0)
+    rig.playout.expect(1, 24_000)
+    rig.audio(1, 500)
+    await asyncio.sleep(1)
+    assert rig.sink.samples == 0
+    assert rig.playout.release(1) == 0
+    await asyncio.sleep(1)
+    assert rig.sink.samples == 500 * 24
+
+
+@virtual
+async def test_a_release_of_nothing() -> None:
+    rig = Rig()
+    rig.playout.open(1, "resp_1", "item_1")
+    rig.playout.hold(1, 0)
+    assert rig.playout.release(1) is None
+    rig.start(1, 200)
+    await asyncio.sleep(1)
+    assert rig.sink.samples == 200 * 24
+
+
+@virtual
+async def test_a_congested_far_end_is_waited_for_and_gets_no_burst() -> None:
+    rig = Rig()
+    rig.start(1, 2_000)
+    await asyncio.sleep(0.2)
+    rig.sink.congested = True
+    await asyncio.sleep(0.1)
+    before = rig.sink.samples
+    rig.audio(1, 500)
+    await asyncio.sleep(10)
+    assert rig.sink.samples == before
+    rig.sink.congested = False
+    rig.playout.wake()
+    await asyncio.sleep(0.001)
+    assert rig.sink.samples == before + 300 * 24
+    await asyncio.sleep(10)
+    assert rig.sink.samples == 2_500 * 24
+
+
+@virtual
+async def test_resampling_is_seamless_and_fresh_for_each_segment() -> None:
+    rig = Rig()
+    rig.playout.expect(1, 8_000)
+    rig.playout.open(1, "resp_1", "item_1")
+    lengths = [rig.audio(1, 200, rate_hz=22_050, last=index % 3 == 2) for index in range(9)]
+    assert sum(length or 0 for length in lengths) == 3 * 600 * 8
+    await asyncio.sleep(3)
+    heard = np.concatenate([pcm for _, _, pcm in rig.sink.played])
+    assert len(heard) == 3 * 600 * 8
+    inner = heard[100:4_700]
+    assert int(inner.min()) == int(inner.max()) == 100, "a click at a chunk's edge"
+
+
+@virtual
+async def test_audio_that_is_none_is_refused_and_leaves_the_track_as_it_was() -> None:
+    rig = Rig()
+    rig.start(1, 200)
+    with pytest.raises(ValueError, match="buffer size"):
+        rig.playout.append(SynthesisChunk(1, 0, b"odd", 24_000, last=False))
+    with pytest.raises(ValueError, match="resample"):
+        rig.playout.append(SynthesisChunk(1, 0, b"even", 3, last=False))
+    await asyncio.sleep(1)
+    assert rig.sink.samples == 200 * 24
+
+
+@virtual
+async def test_a_frame_that_cannot_be_sent_does_not_silence_the_rest() -> None:
+    rig = Rig()
+    faults: list[object] = []
+    rig.loop.set_exception_handler(lambda loop, context: faults.append(context["exception"]))
+    rig.sink.fails = 2
+    rig.start(1, 200)
+    await asyncio.sleep(1)
+    assert len(faults) == 2
+    assert rig.sink.samples == 200 * 24 - 2 * FRAME
+
+
+@virtual
+async def test_closed_it_is_silent_and_holds_nothing() -> None:
+    rig = Rig()
+    rig.start(1)
+    rig.playout.hold(1, 0)
+    rig.playout.close()
+    rig.playout.wake()
+    assert rig.playout.release(1) is None
+    assert rig.audio(1, 200) is None
+    await asyncio.sleep(1)
+    assert rig.sink.samples == 0
+    assert not rig.playout._tracks
