@@ -43,13 +43,12 @@ DEFAULT_INSTRUCTIONS = (
 """For a Realtime client that names no agent and sends no instructions."""
 
 BAKERY_INSTRUCTIONS = (
-    "You are the receptionist of Blue Door Bakery and you are speaking on the phone. "
-    "Answer in one or two short, friendly sentences. "
-    "We are open from 7 in the morning to 6 in the evening, Tuesday to Sunday, and closed on Monday. "
-    "We are at 12 Harbour Street. We bake bread, cakes and pastries, and we have vegan and gluten free cakes. "
-    "Cakes are ordered two days ahead and start at 30 dollars. "
-    "If you do not know something, say that you will ask a colleague to call back."
+    "You are the receptionist of Blue Door Bakery. Our opening hours are Monday to Saturday, eight a.m. to six p.m. "
+    "We are closed on Sunday. Our shop is at twelve Harbour Street. We sell bread, cakes and croissants. "
+    "Answer the caller in one short, friendly sentence."
 )
+"""Short, because a model without a kept cache reads it again at every turn."""
+
 BAKERY_GREETING = "Hello, this is Blue Door Bakery. How can I help you?"
 FAREWELL = "I am sorry, this line has to close now. Goodbye."
 APOLOGY = "I am sorry, I did not manage to answer that. Could you say it again?"
@@ -111,7 +110,7 @@ class AgentSettings(BaseModel):
     temperature: float = Field(default=0.0, ge=0, le=2, description="0: always the likeliest token")
 
 
-DEFAULT_AGENT = AgentSettings(instructions=BAKERY_INSTRUCTIONS, greeting=BAKERY_GREETING)
+DEFAULT_AGENT = AgentSettings(instructions=BAKERY_INSTRUCTIONS, greeting=BAKERY_GREETING, max_output_tokens=64)
 
 
 class Settings(BaseSettings):

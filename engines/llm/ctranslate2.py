@@ -26,8 +26,8 @@ from engines.llm.detokenize import Detokenizer
 from engines.llm.history import ContextTooLongError, bounded
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
-HISTORY_TOKENS = 640
-"""Older turns are dropped beyond it: 640 tokens are about a second of reading on one core (1000 are 2.5 s)."""
+HISTORY_TOKENS = 400
+"""Older turns are dropped beyond it: 400 tokens are about half a second of reading on one core (1000 are 2.5 s)."""
 MAX_PROMPT_TOKENS = 1536
 """What instructions and the caller's last words may take; more is ``context_too_long``."""
 WORKERS = 4

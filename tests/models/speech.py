@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from engines.api import Pcm16
+from streaming.audio.resample import Resampler
 from streaming.jobs import INPUT_RATE_HZ
 
 
@@ -30,10 +31,13 @@ def say(text: str) -> Pcm16:
         # espeak-ng cannot know the length when it begins to write, so take all there is.
         pcm = np.frombuffer(file.readframes(len(spoken)), np.int16)
     if rate_hz != INPUT_RATE_HZ:
-        import soxr
-
-        pcm = soxr.resample(pcm, rate_hz, INPUT_RATE_HZ)
+        pcm = resampled(pcm, rate_hz, INPUT_RATE_HZ)
     return pcm
+
+
+def resampled(pcm: Pcm16, from_hz: int, to_hz: int) -> Pcm16:
+    resampler = Resampler(from_hz, to_hz)
+    return np.concatenate((resampler.process(pcm), resampler.flush()))
 
 
 def noise(seconds: float, rms: float, seed: int = 0) -> Pcm16:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 import pytest_asyncio
-import soxr
 
 from engines.api import Pcm16
 from engines.fetch import ensure
@@ -25,7 +24,7 @@ from streaming.jobs import (
     Priority,
     Transcript,
 )
-from tests.models.speech import noise, say
+from tests.models.speech import noise, resampled, say
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
@@ -80,9 +79,8 @@ async def hear(whisper: FasterWhisper, pcm: Pcm16, *, partials: bool = False) ->
 
 def by_phone(pcm: Pcm16) -> Pcm16:
     """Through 8 kHz mu-law and back."""
-    narrow = soxr.resample(pcm, INPUT_RATE_HZ, 8000)
-    wide: Pcm16 = soxr.resample(g711.decode_mulaw(g711.encode_mulaw(narrow)), 8000, INPUT_RATE_HZ)
-    return wide
+    narrow = resampled(pcm, INPUT_RATE_HZ, 8000)
+    return resampled(g711.decode_mulaw(g711.encode_mulaw(narrow)), 8000, INPUT_RATE_HZ)
 
 
 def padded(pcm: Pcm16) -> Pcm16:
