@@ -238,6 +238,7 @@ class Call:
                 self._perform_by[type(effect)](effect)
             except Exception as error:  # noqa: BLE001 (what follows it is done all the same: it may be the end)
                 defect = self._defect(error, type(effect).__name__)
+                self._metrics.count("defect")
         self._record.phase = self._session.state
         if defect is not None and self._strict:
             raise defect
@@ -249,11 +250,11 @@ class Call:
             return self._session.recover(now)
         except Exception as error:  # noqa: BLE001 (a session that cannot even end its turn ends its call)
             self._defect(error, "recover")
+            self._metrics.count("defect")
             self._session.ended = "internal_error"
             return [fx.EndCall("internal_error")]
 
     def _defect(self, error: Exception, where: str) -> Exception:
-        self._metrics.count("defect")
         _log.error("a defect in a call", call=self.id, where=where, exc_info=error)
         return error
 

@@ -314,7 +314,9 @@ class Answering:
             self._emit(CancelEpoch(epoch))
         if reply is not None and reply.live:
             reply.failure = ("internal_error", "a defect ended this response")
-            reply.finish("failed", "error", reply.item("failed", reply.heard_text(now), cut=True))
+            item = reply.item("failed", reply.heard_text(now), cut=True)
+            self.change(item)
+            reply.finish("failed", "error", item)
         self.idle_since = now
 
     def close(self) -> None:

@@ -139,6 +139,11 @@ class Listening:
     def manual(self) -> bool:
         return self.turn.mode is TurnMode.MANUAL
 
+    @property
+    def newest(self) -> Utterance | None:
+        """What is being spoken, or was spoken last and waits for its words."""
+        return self.current or (self.closing[-1] if self.closing else None)
+
     def deadline(self) -> float | None:
         """When :meth:`on_time` wants to be called at the latest."""
         times = [u.decided_at + FINAL_BOUND_S for u in self.closing if u.decided_at is not None]
@@ -149,10 +154,10 @@ class Listening:
     # --- what is heard ----------------------------------------------------------------------------------------
 
     def voice(self, probability: float, end_samples: int, now: float) -> None:
+        if self.manual or end_samples <= self._free_samples:
+            return  # windows come late: of audio that was cleared or committed meanwhile they say nothing any more
         self.seen_samples = end_samples
         self._voice_at = now
-        if self.manual:
-            return
         edge = self._gate.feed(probability, end_samples)
         utterance = self.current
         if isinstance(edge, VoiceStarted):

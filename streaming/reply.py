@@ -272,7 +272,7 @@ class Reply:
         """Tell the wire that the response is over."""
         self.state = ReplyState.ENDED
         self.status = status
-        if status == "completed" and self.config.audio_output:
+        if status != "cancelled" and self.config.audio_output:
             self._emit(ClosePlayout(self.epoch))
         if status == "completed":
             self._announce(len(self.raw))

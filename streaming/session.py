@@ -129,12 +129,15 @@ class Session:
         return self._effects
 
     def recover(self, now: float) -> list[Effect]:
-        """After :meth:`handle` raised (a defect): end the turn, keep the call."""
-        self._effects = [Count("defect")]
+        """After :meth:`handle` raised (a defect): end the turn, keep the call. What it had emitted before is part of
+        the answer, for it was said of a state that is now so."""
+        self._emit(Count("defect"))
         self._listening.close()
         self._wanted = None
         self._unanswered = None
         self._answering.abandon(now)
+        if self._draining:
+            self._end("server_drain")
         self._advance(now)
         return self._effects
 
@@ -350,8 +353,12 @@ class Session:
             self._end("max_duration")
             return
         self._listening.on_time(now)
-        if self._answering.held_at is not None and self._listening.current is not None:
-            self._answering.judge(self._listening.current, now)
+        if self._answering.held_at is not None:
+            spoken = self._listening.newest
+            if spoken is None:
+                self._answering.release()
+            else:
+                self._answering.judge(spoken, now)
         idle_at = self._idle_at()
         if idle_at is not None and now >= idle_at:
             self._idle(now)
