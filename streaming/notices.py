@@ -137,6 +137,7 @@ class CommandFailed(msgspec.Struct, frozen=True):
     message: str
     param: str | None = None
     event_id: str | None = None
+    fault: Literal["client", "server"] = "client"
 
 
 Notice = (

@@ -195,7 +195,7 @@ class Session:
             self._answer_wanted(utterance, now)
         else:
             if utterance.error is not None:
-                self._notify(CommandFailed(*utterance.error))
+                self._notify(CommandFailed(*utterance.error, fault="server"))
                 self._apologize(now)
             self._notify(InputCleared())
 

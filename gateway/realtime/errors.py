@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 MAX_MESSAGE_CHARS = 300
 """Validation messages quote the client; longer ones are cut."""
+
+
+ErrorType = Literal["invalid_request_error", "server_error"]
 
 
 class ProtocolError(msgspec.Struct, frozen=True):
@@ -15,6 +20,7 @@ class ProtocolError(msgspec.Struct, frozen=True):
     message: str
     param: str | None = None
     event_id: str | None = None
+    type: ErrorType = "invalid_request_error"
 
 
 class Rejected(Exception):  # noqa: N818 - it is a verdict on the client's event, not a fault of ours

@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from gateway.realtime.errors import ProtocolError
+from gateway.realtime.errors import ErrorType, ProtocolError
 from gateway.realtime.items import show_item
 from gateway.realtime.responses import show_response
 from gateway.realtime.session_object import Session
@@ -49,7 +49,7 @@ def _quote(text: str) -> str:
 
 def error(fault: ProtocolError) -> Event:
     body = {
-        "type": "invalid_request_error",
+        "type": fault.type,
         "code": fault.code,
         "message": fault.message,
         "param": fault.param,
@@ -89,8 +89,9 @@ def events_of(notice: notices.Notice, session: Session, conversation_id: str) ->
         case notices.TranscriptFailed(item_id, code, message):
             fault = {"type": "transcription_error", "code": code, "message": message, "param": None}
             return [_transcription("failed", item_id, error=fault)]
-        case notices.CommandFailed(code, message, param, event_id):
-            return [error(ProtocolError(code, message, param, event_id))]
+        case notices.CommandFailed(code, message, param, event_id, fault):
+            kind: ErrorType = "server_error" if fault == "server" else "invalid_request_error"
+            return [error(ProtocolError(code, message, param, event_id, kind))]
         case _:
             return _response_events(notice, session, conversation_id)
 

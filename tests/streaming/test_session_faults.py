@@ -71,6 +71,9 @@ def test_a_transcriber_that_fails_is_an_apology() -> None:
     scene = Scene(AGENT, Script(stt_fails="overloaded", partial_after_ms=None))
     scene.say("hello there", wait_ms=4_000)
     assert scene.texts == [("assistant", APOLOGY)]
+    assert [notice.fault for notice in scene.told(nt.CommandFailed) if isinstance(notice, nt.CommandFailed)] == [
+        "server"
+    ]
     assert [notice.code for notice in scene.told(nt.CommandFailed) if isinstance(notice, nt.CommandFailed)] == [
         "overloaded"
     ]

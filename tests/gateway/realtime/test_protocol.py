@@ -314,3 +314,10 @@ def test_every_event_id_is_new() -> None:
     rig.protocol.encode_audio("r", "i", b"\0\0")
     events += rig.take()
     assert len({event["event_id"] for event in events}) == len(events) == 10
+
+
+def test_an_engines_failure_is_no_fault_of_the_clients() -> None:
+    rig = Rig()
+    rig.protocol.encode(n.CommandFailed("overloaded", "too much to do", fault="server"))
+    error = json.loads(rig.protocol.take()[-1])["error"]
+    assert (error["type"], error["code"]) == ("server_error", "overloaded")
