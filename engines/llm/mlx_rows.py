@@ -18,7 +18,8 @@ from engines.executor.batch import Prompt, Stepped, TokenBatch
 from engines.executor.cache import KeptCache, KeptCaches, common_prefix
 from engines.executor.policy import Choice, Key, Step
 from engines.executor.thread import MlxExecutor
-from engines.llm.prompt_fit import ContextTooLongError, fit_history
+from engines.llm.history import ContextTooLongError
+from engines.llm.prompt_fit import fit_history
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
 _INCOMPLETE = "\ufffd"

@@ -1,5 +1,6 @@
-"""Fitting a conversation into a model's context: the oldest turns go first, the system message and the last user
-message stay."""
+"""Fitting a conversation into the context of a model that keeps a cache between turns: the oldest turns go first, the
+system message and the last user message stay, and the cut moves rarely. (:mod:`engines.llm.history` is for models that
+read everything anew: there the cut may move every turn, and fewer tokens is the aim.)"""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engines.llm.history import ContextTooLongError
 from streaming.jobs import Message
 
 _MAX_CHARS_PER_TOKEN = 32
@@ -15,10 +17,6 @@ _MAX_CHARS_PER_TOKEN = 32
 _REFILL = 0.75
 """Once turns have to go, go down to this share of the budget: each cut makes the engine prefill the whole rest again,
 so it must not happen every turn."""
-
-
-class ContextTooLongError(ValueError):
-    """What may not be dropped is over the budget."""
 
 
 @dataclass(frozen=True, slots=True)

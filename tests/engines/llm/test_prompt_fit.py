@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.llm.prompt_fit import ContextTooLongError, fit_history
+from engines.llm.history import ContextTooLongError
+from engines.llm.prompt_fit import fit_history
 from streaming.jobs import Message
 
 
