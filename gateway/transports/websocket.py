@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections import deque
@@ -51,6 +52,8 @@ MAX_OUTBOX_BYTES = 4 * 1024 * 1024
 SEND_S = 10.0
 """A peer that takes nothing for this long is hung up."""
 CLOSE_S = 2.0
+GONE_S = 0.5
+"""Who finds that the peer is gone leaves it this long to the receiver to say whether it hung up."""
 
 TRY_AGAIN_LATER = 1013
 NORMAL = 1000
@@ -288,14 +291,14 @@ class WebSocketLeg:
         if self._outbox:
             self._ready.set()
         if self._size > MAX_OUTBOX_BYTES and self._call is not None:
-            self._give_up(self._call, "peer_not_reading")
+            self._give_up()
+            self._call.hang_up("peer_not_reading")
 
-    def _give_up(self, call: Call, cause: str) -> None:
+    def _give_up(self) -> None:
         """Nothing more reaches this peer: keep nothing for it."""
         self._outbox.clear()
         self._size = 0
         self.close()
-        call.hang_up(cause)
 
     def close(self) -> None:
         """Nothing more comes: :meth:`send_to` ends when the outbox is empty."""
@@ -315,10 +318,15 @@ class WebSocketLeg:
                     async with asyncio.timeout(SEND_S):
                         await websocket.send_text(text)
                 except TimeoutError:
-                    self._give_up(call, "peer_not_reading")
+                    self._give_up()
+                    call.hang_up("peer_not_reading")
                     return
                 except _PEER_GONE:
-                    self._give_up(call, "connection_lost")
+                    self._give_up()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(GONE_S):
+                            await call.finished.wait()
+                    call.hang_up("connection_lost")
                     return
                 if was_congested and not self.congested:
                     call.writable()
