@@ -1,0 +1,99 @@
+"""The gateway under its real server, in the test's own loop, on a free port.
+
+It fails the test for what nobody would see: an exception in a callback, an endpoint that raised, a call left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from engines.api import EngineSet
+from gateway.app import create_app
+from gateway.server import _Server, _uvicorn_config, listening_socket
+from gateway.settings import Settings
+from gateway.state import Gateway
+
+NULL = Settings(preset="null", max_calls=8)
+
+
+@dataclass
+class Served:
+    url: str
+    """``http://127.0.0.1:PORT``"""
+    app: Starlette
+    server: _Server
+    faults: list[object] = field(default_factory=list)
+    """Whatever went wrong unseen. A test that means it clears them."""
+
+    @property
+    def ws(self) -> str:
+        return self.url.replace("http", "ws", 1) + "/v1/realtime"
+
+    @property
+    def gateway(self) -> Gateway:
+        gateway: Gateway = self.app.state.gateway
+        return gateway
+
+    async def empty(self) -> None:
+        """Wait until no call is up and no WebSocket open."""
+        async with asyncio.timeout(15):
+            while self.gateway.switchboard.live or self._open():  # noqa: ASYNC110 (uvicorn has no event for it)
+                await asyncio.sleep(0.01)
+
+    def _open(self) -> bool:
+        return any(isinstance(c, WebSocketsSansIOProtocol) for c in self.server.server_state.connections)
+
+
+class _Errors(logging.Handler):
+    def __init__(self, faults: list[object]) -> None:
+        super().__init__(logging.ERROR)
+        self._faults = faults
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._faults.append(record.exc_info[1] if record.exc_info else record.getMessage())
+
+
+@contextlib.asynccontextmanager
+async def served(
+    engines: EngineSet | None = None, settings: Settings = NULL, *, strict: bool = True
+) -> AsyncIterator[Served]:
+    """``engines`` (scripted, already started) in place of the preset's. ``strict`` raises a call's defects."""
+    loop = asyncio.get_running_loop()
+    app = create_app(settings, engines, strict=strict)
+    with listening_socket(settings.host, 0) as listener:
+        server = _Server(_uvicorn_config(app, settings))
+        here = Served(f"http://127.0.0.1:{listener.getsockname()[1]}", app, server)
+        errors = _Errors(here.faults)
+        logging.getLogger("uvicorn.error").addHandler(errors)
+
+        def on_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            here.faults.append(context.get("exception") or context["message"])
+
+        loop.set_exception_handler(on_fault)
+        serving = asyncio.create_task(server.serve(sockets=[listener]), name="server")
+        try:
+            await _startup(app, serving)
+            yield here
+            await here.empty()
+        finally:
+            server.should_exit = True
+            await serving
+            logging.getLogger("uvicorn.error").removeHandler(errors)
+            loop.set_exception_handler(None)
+        assert not here.faults, here.faults
+
+
+async def _startup(app: Starlette, serving: asyncio.Task[None]) -> None:
+    settled = asyncio.create_task(app.state.startup.settled.wait())
+    done, _ = await asyncio.wait({settled, serving}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    settled.cancel()
+    assert settled in done, "the server did not start"
+    assert app.state.startup.error is None, app.state.startup.error
