@@ -99,6 +99,10 @@ class LanguageModel(Engine, Protocol):
     def prioritize(self, call: str, epoch: int) -> None:
         """A speculative generation was promoted: run it as a live one from now on. Unknown epochs are ignored."""
 
+    def postpone(self, call: str, epoch: int, until: float) -> None:
+        """Speech is there or under way: the reply's next words are not needed before ``until`` (monotonic seconds).
+        Until then others may go first. Unknown epochs are ignored."""
+
     def cancel(self, call: str, epoch: int) -> None:
         """Stop at the next step. Unknown or finished epochs are ignored."""
 

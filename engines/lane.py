@@ -6,7 +6,8 @@ generation) calls :meth:`Slot.yield_if_needed` at every step, where it gives the
 blocked, for its own turn. So a job must hold nothing at a yield (a lock, a model's only worker) that more urgent
 work needs to finish: the two would wait for each other.
 
-The order is that of :mod:`engines.lane_order`: class, then deadline, then submission, with aging. Everything is
+The order is that of :mod:`engines.lane_order`: class, then deadline, then submission, with aging; and a job that can
+wait leaves the machine to an urgent one, though a slot be free. Everything is
 bounded: queued jobs, paused jobs (and with them threads); what is refused or skipped is counted.
 """
 
@@ -108,7 +109,7 @@ class CpuLane:
         self._threads: list[threading.Thread] = []
         self._sequence = itertools.count()
         self._idle_threads = 0
-        self._running = 0
+        self._running: set[Slot] = set()
         self._closing = False
         self._done = self._skipped = self._refused = self._failed = 0
         self._yields = self._yields_refused = 0
@@ -146,7 +147,7 @@ class CpuLane:
             return LaneSnapshot(
                 slots=self.slots,
                 queued=self._queued,
-                running=self._running,
+                running=len(self._running),
                 paused=len(self._paused),
                 done=self._done,
                 skipped=self._skipped,
@@ -164,11 +165,11 @@ class CpuLane:
             self._closing = True
             for slot in self._paused:
                 self._order.remove(slot._ticket)
-                self._running += 1
+                self._running.add(slot)
                 slot._may_go_on.set()
             self._paused.clear()
             self._skipped += len(self._order) + len(self._granted)
-            self._running -= len(self._granted)
+            self._running.difference_update(self._granted)
             self._granted.clear()
             self._order = LaneOrder()
             self._slots_by_ticket.clear()
@@ -198,12 +199,12 @@ class CpuLane:
 
     def _dispatch(self) -> None:
         """Hand free slots to the most urgent waiting jobs. With the lock held."""
-        while self._running < self.slots:
-            ticket = self._order.pop(self._clock())
+        while len(self._running) < self.slots:
+            ticket = self._order.pop(self._clock(), patient=not self._urgent_runs())
             if ticket is None:
                 return
             slot = self._slots_by_ticket.pop(ticket)
-            self._running += 1
+            self._running.add(slot)
             if slot in self._paused:
                 self._paused.remove(slot)
                 slot._may_go_on.set()
@@ -212,6 +213,9 @@ class CpuLane:
             if self._idle_threads < len(self._granted):
                 self._start_thread()
             self._work.notify()
+
+    def _urgent_runs(self) -> bool:
+        return any(slot._ticket.urgent for slot in self._running)
 
     def _start_thread(self) -> None:
         # At most slots + max_paused exist: each is either running in a slot or holds a paused job.
@@ -246,7 +250,7 @@ class CpuLane:
             _log.exception("a CPU job let an exception escape")
         finally:
             with self._lock:
-                self._running -= 1
+                self._running.discard(slot)
                 self._idle_threads += 1
                 self._skipped += skipped
                 self._failed += failed
@@ -265,9 +269,10 @@ class CpuLane:
             if self._closing:
                 return False
             now = self._clock()
-            first = self._order.peek(now)
-            if first is None or first.urgency(now) > slot._ticket.own_urgency():
-                return True
+            if not (self._urgent_runs() and slot._ticket.can_wait(now)):
+                first = self._order.peek(now)
+                if first is None or first.urgency(now) > slot._ticket.own_urgency():
+                    return True
             if len(self._paused) >= self._max_paused:
                 self._yields_refused += 1
                 return True
@@ -276,7 +281,7 @@ class CpuLane:
             slot._may_go_on.clear()
             self._paused.add(slot)
             self._wait_in_order(slot)
-            self._running -= 1
+            self._running.remove(slot)
             self._dispatch()
         slot._may_go_on.wait()
         return not self._closing
@@ -284,6 +289,7 @@ class CpuLane:
     def _reprioritize(self, slot: Slot, priority: Priority, deadline: float) -> None:
         with self._lock:
             self._order.move(slot._ticket, priority, deadline)
+            self._dispatch()
 
 
 def _usable_cores() -> int:

@@ -63,6 +63,12 @@ ROOM_S = 5.0
 ROOM_POLL_S = 0.05
 """A detector may lose windows without a word: its backlog is looked at, too."""
 
+FIRST_AUDIO_S = 0.6
+"""A first clause is spoken within about this; meanwhile the words after it are not needed."""
+
+NEXT_CLAUSE_S = 1.0
+"""What the next clause takes, to be thought and to be spoken: when queued speech is down to it, words are needed."""
+
 MAX_QUEUED_EVENTS = 10_000
 
 ENGINE_RAISED = "engine_raised"
@@ -321,6 +327,8 @@ class Call:
             self._metrics.count("audio_of_dead_epoch")
         else:
             self.handle(AudioQueued(result.epoch, result.segment, samples, result.last, result.words))
+            if result.last:
+                self._postpone_words(result.epoch, 0.0)
 
     def _frame_sent(self, epoch: int, sent_samples: int) -> None:
         self.handle(AudioSent(epoch, sent_samples))
@@ -367,8 +375,15 @@ class Call:
         if prepared is not None:
             for chunk in prepared:
                 self._speech(chunk)
-        elif not self._ask(self._engines.tts.synthesize, effect, self._speech):
+        elif self._ask(self._engines.tts.synthesize, effect, self._speech):
+            self._postpone_words(effect.epoch, FIRST_AUDIO_S)
+        else:
             self.handle(SynthesisFailed(effect.epoch, effect.segment, ENGINE_RAISED, "text-to-speech broke down"))
+
+    def _postpone_words(self, epoch: int, spoken_for_s: float) -> None:
+        """The model's next words are not needed while there is speech: others' first words may go before them."""
+        until = self._loop.time() + max(spoken_for_s, self._playout.pending_s(epoch) - NEXT_CLAUSE_S)
+        self._ask(self._engines.llm.postpone, self.id, epoch, until)
 
     def _promote(self, effect: fx.Promote) -> None:
         self._ask(self._engines.llm.prioritize, self.id, effect.epoch)

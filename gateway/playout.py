@@ -71,6 +71,11 @@ class Playout:
         self.wake()
         return len(pcm)
 
+    def pending_s(self, epoch: int) -> float:
+        """Speech of this epoch that is still to be sent."""
+        track = self._tracks.get(epoch)
+        return track.pacer.pending_samples / track.rate_hz if track is not None else 0.0
+
     def open(self, epoch: int, response_id: str, item_id: str) -> None:
         """This epoch is the one that is heard now."""
         self._open = (epoch, response_id, item_id)

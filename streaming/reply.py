@@ -108,7 +108,7 @@ class Reply:
                 epoch=self.epoch,
                 messages=messages,
                 priority=Priority.SPECULATIVE if speculative else Priority.DECODE,
-                deadline=now + 0.5,
+                deadline=now + 0.25,
                 max_tokens=self.config.max_output_tokens,
                 temperature=self.config.temperature,
             )

@@ -132,6 +132,13 @@ class CTranslate2LanguageModel:
             reply.slot.reprioritize(reply.priority, reply.deadline)
         self._admit()
 
+    def postpone(self, call: str, epoch: int, until: float) -> None:
+        reply = self._replies.get((call, epoch))
+        if reply is not None:
+            reply.deadline = until
+            if reply.slot is not None:
+                reply.slot.reprioritize(reply.priority, until)
+
     def cancel(self, call: str, epoch: int) -> None:
         reply = self._replies.pop((call, epoch), None)
         if reply is None:

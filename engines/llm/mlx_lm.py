@@ -95,6 +95,9 @@ class MlxLanguageModel:
         if (call, epoch) in self._live:
             self._control(partial(self._rows.prioritize, call, epoch))
 
+    def postpone(self, call: str, epoch: int, until: float) -> None:
+        """Nothing to gain: one decode step serves all rows, so a row that could wait holds up nobody."""
+
     def cancel(self, call: str, epoch: int) -> None:
         if self._live.pop((call, epoch), None) is not None:
             self._control(partial(self._rows.cancel, call, epoch))

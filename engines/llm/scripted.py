@@ -42,7 +42,7 @@ class ScriptedLlm:
 
     ``fault``: fail or stall for ever before the first token or after half of them; ``ignore_cancel`` goes on delivering
     for dead epochs (which no real engine may do: it proves staleness tests). Attributes may be changed while it runs;
-    ``requests``, ``prioritized``, ``cancelled`` and ``forgotten`` record what was asked of it, for assertions.
+    ``requests``, ``prioritized``, ``postponed``, ``cancelled`` and ``forgotten`` record what was asked of it, for assertions.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class ScriptedLlm:
         self.start_fails = start_fails
         self.requests: list[Generate] = []
         self.prioritized: list[tuple[str, int]] = []
+        self.postponed: list[tuple[str, int, float]] = []
         self.cancelled: list[tuple[str, int]] = []
         self.forgotten: list[str] = []
         self._runs: dict[tuple[str, int], _Run] = {}
@@ -88,6 +89,9 @@ class ScriptedLlm:
 
     def prioritize(self, call: str, epoch: int) -> None:
         self.prioritized.append((call, epoch))
+
+    def postpone(self, call: str, epoch: int, until: float) -> None:
+        self.postponed.append((call, epoch, until))
 
     def cancel(self, call: str, epoch: int) -> None:
         self.cancelled.append((call, epoch))

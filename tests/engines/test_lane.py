@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.lane import CpuLane, LaneFull, Slot
-from engines.lane_order import AGING_S, LaneOrder, Ticket
+from engines.lane_order import AGING_S, LEISURE_S, LaneOrder, Ticket
 from streaming.jobs import Priority
 
 WAIT_S = 10.0
@@ -106,6 +106,25 @@ def test_time_spent_running_does_not_age_a_job() -> None:
     paused = ticket(Priority.DECODE, 1.0, 0, since=100.0)
     assert paused.effective_class(101.0) == Priority.DECODE
     assert paused.effective_class(102.0) == Priority.FIRST_AUDIO
+
+
+def test_only_what_is_neither_urgent_nor_due_can_wait() -> None:
+    due, later = 10.0 + LEISURE_S / 2, 10.0 + 2 * LEISURE_S
+    for priority in Priority:
+        assert not ticket(priority, due, 0).can_wait(10.0)
+        assert ticket(priority, later, 0).can_wait(10.0) is (priority > Priority.FIRST_AUDIO)
+
+
+@given(_tickets, _quarters)
+def test_an_impatient_head_is_the_least_of_those_that_cannot_wait(
+    rows: list[tuple[Priority, float, float]], now: float
+) -> None:
+    order = LaneOrder()
+    tickets = [ticket(priority, deadline, n, since) for n, (priority, deadline, since) in enumerate(rows)]
+    for one in tickets:
+        order.add(one)
+    due = [one for one in tickets if not one.can_wait(now)]
+    assert order.peek(now, patient=False) is min(due, key=lambda one: one.urgency(now), default=None)
 
 
 def test_no_job_but_speculation_starves_under_endless_finals() -> None:
@@ -269,6 +288,58 @@ async def test_a_long_job_gives_its_slot_to_urgent_work_and_takes_it_again() -> 
     await lane.close()
     assert log == ["token 1", "final", "token 2", "partial"]
     assert lane.snapshot().yields == 1
+
+
+async def test_what_can_wait_leaves_the_machine_to_urgent_work_though_a_slot_is_free() -> None:
+    lane = CpuLane(2, clock=lambda: 100.0)
+    log: list[str] = []
+    ready, step, finished = threading.Event(), threading.Event(), threading.Event()
+
+    def decode(slot: Slot) -> None:
+        ready.set()
+        assert step.wait(WAIT_S)
+        assert slot.yield_if_needed()
+        log.append("token")
+        finished.set()
+
+    decoding = submit(lane, decode, Priority.DECODE, 100.0)
+    assert ready.wait(WAIT_S)
+    speech = Gate("first audio", log)
+    submit(lane, speech, Priority.FIRST_AUDIO, 100.0)
+    assert speech.began.wait(WAIT_S)
+    decoding.reprioritize(Priority.DECODE, 105.0)
+    partial = Gate("partial", log)
+    partial.let_go.set()
+    submit(lane, partial, Priority.PARTIAL, 105.0)
+    step.set()
+    final = Gate("final", log)
+    submit(lane, final, Priority.FINAL, 100.0)
+    assert final.began.wait(WAIT_S)  # so the decode has given up its slot
+    assert lane.snapshot().paused == 1
+    final.release()
+    assert final.ended.wait(WAIT_S)
+    assert not partial.began.is_set()
+    speech.release()
+    assert partial.ended.wait(WAIT_S)
+    assert finished.wait(WAIT_S)
+    await lane.close()
+    assert log[:2] == ["first audio", "final"]
+    assert sorted(log[2:]) == ["partial", "token"]
+
+
+async def test_once_its_deadline_is_near_it_runs_beside_urgent_work() -> None:
+    lane = CpuLane(2, clock=lambda: 100.0)
+    log: list[str] = []
+    speech, words = Gate("first audio", log), Gate("decode", log)
+    words.let_go.set()
+    submit(lane, speech, Priority.FIRST_AUDIO, 100.0)
+    assert speech.began.wait(WAIT_S)
+    waiting = submit(lane, words, Priority.DECODE, 105.0)
+    assert lane.snapshot().queued == 1
+    waiting.reprioritize(Priority.DECODE, 100.1)
+    assert words.ended.wait(WAIT_S)
+    speech.release()
+    await lane.close()
 
 
 async def test_a_yield_may_come_from_the_models_own_thread() -> None:

@@ -108,6 +108,17 @@ async def test_a_whole_turn() -> None:
     ]
     assert rig.record.turns[0].first_sent_ms is not None
     assert rig.record.phase == "waiting"
+
+
+@virtual
+async def test_words_after_a_clause_are_not_urgent_while_there_is_speech() -> None:
+    engines = replying(LONG)
+    rig = CallRig(PLAIN, engines)
+    rig.call.answered()
+    await rig.say(800, wait_ms=9_000)
+    untils = [until for _, _, until in engines.llm.postponed]
+    assert len(untils) >= 2
+    assert untils[-1] > untils[0]
     await rig.end()
     assert (rig.record.state, rig.record.cause) == ("ended", "caller_hung_up")
 

@@ -193,6 +193,17 @@ async def test_a_promoted_speculation_goes_as_a_live_reply() -> None:
     assert all(slot.deadline < now + 1 for slot in bench.lane.waiting)
 
 
+async def test_a_postponed_reply_is_due_later() -> None:
+    bench = await Bench(workers=1).started()
+    bench.ask(1, deadline=1.0)
+    bench.ask(2, deadline=1.0)
+    bench.llm.postpone("a", 1, 50.0)
+    bench.llm.postpone("a", 2, 60.0)
+    bench.llm.postpone("a", 99, 60.0)
+    assert [slot.deadline for slot in bench.lane.waiting] == [50.0]
+    await bench.run_all()
+
+
 async def test_forget_cancels_all_epochs_of_the_call_only() -> None:
     bench = await Bench(workers=3).started()
     bench.ask(1)
