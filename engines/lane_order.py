@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from streaming.jobs import Priority
 
 LEISURE_S = 0.3
-"""A job whose deadline is further away than this can wait, and does while an urgent one runs, though a core be free: two
-jobs side by side slow each other down (measured: a first clause of speech takes 150 ms alone, 230 ms beside a decode)."""
+"""A job whose deadline is further away than this can wait, and does while an urgent one runs, though a core be free:
+side by side they slow each other down (measured: a first clause takes 150 ms alone, 230 ms beside a decode)."""
 
 URGENT = Priority.FIRST_AUDIO
 """Jobs up to this class are urgent: a caller hears silence until they are done."""

@@ -42,7 +42,7 @@ class ScriptedLlm:
 
     ``fault``: fail or stall for ever before the first token or after half of them; ``ignore_cancel`` goes on delivering
     for dead epochs (which no real engine may do: it proves staleness tests). Attributes may be changed while it runs;
-    ``requests``, ``prioritized``, ``postponed``, ``cancelled`` and ``forgotten`` record what was asked of it, for assertions.
+    ``requests``, ``prioritized``, ``postponed``, ``cancelled`` and ``forgotten`` record what was asked of it.
     """
 
     def __init__(
