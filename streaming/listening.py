@@ -231,13 +231,12 @@ class Listening:
 
     # --- what the client does ---------------------------------------------------------------------------------
 
-    def decide(self, utterance: Utterance, now: float, *, announced: bool = False) -> None:
+    def decide(self, utterance: Utterance, now: float) -> None:
         """The current utterance is over: ask for its words if that was not done, and wait for them."""
         self.current = None
         self._gate = VoiceGate(self.turn.threshold)
         self._free_samples = self.seen_samples
         utterance.decided_at = now
-        utterance.announced = announced
         if not self.manual:
             self._emit(Notify(SpeechStopped(utterance.item_id, samples_to_ms(utterance.voiced_end_samples))))
         if len(self.closing) >= MAX_CLOSING:

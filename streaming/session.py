@@ -243,11 +243,19 @@ class Session:
         if not self._listening.manual:
             self._listening.decide(utterance, now)
             return
-        item = Item(utterance.item_id, "user", PartKind.INPUT_AUDIO, None)
-        previous = self.conversation.add(item)
-        self._notify(InputCommitted(item.id, previous))
-        self._notify(ItemAdded(item, previous, done=True))
-        self._listening.decide(utterance, now, announced=True)
+        for earlier in self._listening.closing:  # turns from before the client took charge keep their place
+            self._announce(earlier)
+        self._announce(utterance)
+        self._listening.decide(utterance, now)
+
+    def _announce(self, utterance: Utterance) -> None:
+        """Give the utterance its place in the conversation before its words are known."""
+        if not utterance.announced:
+            utterance.announced = True
+            item = Item(utterance.item_id, "user", PartKind.INPUT_AUDIO, None)
+            previous = self.conversation.add(item)
+            self._notify(InputCommitted(item.id, previous))
+            self._notify(ItemAdded(item, previous, done=True))
 
     def _clear(self, event: ev.ClearInput, now: float) -> None:
         self._answering.drop_speculation()

@@ -145,3 +145,20 @@ def test_a_defect_in_the_farewell_ends_the_call() -> None:
 
     defect(scene, cause)
     assert scene.ended == "server_drain"
+
+
+def test_a_turn_that_waits_for_its_words_keeps_its_place_before_one_that_is_committed() -> None:
+    config = SessionConfig(turn=TurnDetection(silence_duration_ms=100, speculate=False))
+    scene = Scene(config, Script(stt_ms=2_000.0))
+    scene.speak("first", 500)
+    scene.silence(200)
+    scene.feed(ev.Configure(MANUAL))
+    scene.feed(ev.InputAppended(scene.seen + 8_000))
+    scene.feed(ev.CommitInput(scene.seen + 8_000))
+    scene.run(4_000)
+    committed = [notice.item_id for notice in scene.told(nt.InputCommitted) if isinstance(notice, nt.InputCommitted)]
+    started = scene.told(nt.SpeechStarted)[0]
+    assert isinstance(started, nt.SpeechStarted)
+    assert [item.id for item in scene.session.conversation.items] == committed
+    assert committed[0] == started.item_id
+    assert len(committed) == len(scene.told(nt.TranscriptCompleted)) == 2
