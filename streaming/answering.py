@@ -206,7 +206,7 @@ class Answering:
             heard=heard,
             voiced_ms=utterance.voiced_ms,
             speaking=not utterance.paused,
-            held_ms=(now - self.held_at) * 1000,
+            held_ms=round((now - self.held_at) * 1000, 3),  # at its own deadline it is not a hair short of it
         )
         if verdict is Verdict.COMMIT:
             self.interrupt("turn_detected", utterance.onset_at, now)
