@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,13 @@ from gateway.settings import Settings
 from gateway.state import Gateway
 
 NULL = Settings(preset="null", max_calls=8)
+
+
+async def eventually(holds: Callable[[], Any], within_s: float = 15.0) -> None:
+    """Wait for what sets no event."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -44,9 +51,7 @@ class Served:
 
     async def empty(self) -> None:
         """Wait until no call is up and no WebSocket open."""
-        async with asyncio.timeout(15):
-            while self.gateway.switchboard.live or self._open():  # noqa: ASYNC110 (uvicorn has no event for it)
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not self.gateway.switchboard.live and not self._open())
 
     def _open(self) -> bool:
         return any(isinstance(c, WebSocketsSansIOProtocol) for c in self.server.server_state.connections)

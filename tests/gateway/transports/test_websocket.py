@@ -471,7 +471,7 @@ async def in_reply(peer: Peer) -> None:
 
 async def in_a_long_append(peer: Peer) -> None:
     await peer.update(audio={"input": {"turn_detection": None}})
-    peer.send("input_audio_buffer.append", audio=base64.b64encode(bytes(2_000_000)).decode())
+    peer.send("input_audio_buffer.append", audio=base64.b64encode(bytes(600_000)).decode())
     for _ in range(50):
         await asyncio.sleep(0)
 
