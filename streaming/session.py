@@ -202,7 +202,7 @@ class Session:
     # --- the call ---------------------------------------------------------------------------------------------
 
     def _answered(self, _: ev.Answered, now: float) -> None:
-        if self.config.greeting:
+        if self.config.greeting and not self._answering.busy:  # a client may have asked for a response already
             self._answering.say(self.config.greeting, now)
 
     def _drain(self, event: ev.Drain, now: float) -> None:

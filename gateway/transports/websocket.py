@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,6 +52,8 @@ MAX_OUTBOX_BYTES = 4 * 1024 * 1024
 SEND_S = 10.0
 """A peer that takes nothing for this long is hung up."""
 CLOSE_S = 2.0
+FIRST_WORD_S = 0.3
+"""A greeting waits this long for the client's first event: format, voice and speed are fixed once audio goes out."""
 GONE_S = 0.5
 """Who finds that the peer is gone leaves it this long to the receiver to say whether it hung up."""
 
@@ -128,7 +130,7 @@ async def _answer(
     finally:
         if not call.finished.is_set():
             call.hang_up("internal_error")  # a task of the call raised
-        if websocket.application_state is WebSocketState.CONNECTED:
+        if websocket.application_state is WebSocketState.CONNECTED and not leg.lost:
             code = INTERNAL_ERROR if record.cause == "internal_error" else NORMAL
             await _close(websocket, code, record.cause or "")
 
@@ -150,13 +152,25 @@ def _new_id(kind: str) -> str:
 async def _run(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSocketLeg, call: Call) -> None:
     """The call's task group: what comes in, what goes out, and the end of both."""
     async with asyncio.TaskGroup() as tasks:
-        receiving = tasks.create_task(_receive(websocket, protocol, leg, call), name="receive")
+        answered = asyncio.Event()
+
+        def answer() -> None:
+            if not answered.is_set():
+                answered.set()
+                call.answered()
+
+        receiving = tasks.create_task(_receive(websocket, protocol, leg, call, answer), name="receive")
         sending = tasks.create_task(leg.send_to(websocket, call), name="send")
-        call.answered()
+        if protocol.config.greeting:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_WORD_S):
+                    await answered.wait()
+        answer()
         await call.finished.wait()
         receiving.cancel()
         leg.close()
-        await asyncio.wait({sending}, timeout=CLOSE_S)
+        if not leg.lost:
+            await asyncio.wait({sending}, timeout=CLOSE_S)
         sending.cancel()
 
 
@@ -177,7 +191,9 @@ async def _close(websocket: WebSocket, code: int, reason: str) -> None:
         pass  # the peer was faster, or is not there
 
 
-async def _receive(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSocketLeg, call: Call) -> None:
+async def _receive(
+    websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSocketLeg, call: Call, answer: Callable[[], None]
+) -> None:
     ear = _Ear(protocol)
     while not call.finished.is_set():
         message = await websocket.receive()
@@ -197,6 +213,7 @@ async def _receive(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSoc
             leg.flush()
             await _perform(inbound, ear, call)
         leg.flush()
+        answer()
 
 
 def _said_goodbye(disconnect: Mapping[str, Any]) -> bool:
@@ -258,6 +275,8 @@ class WebSocketLeg:
         self._outbox: deque[str] = deque()
         self._size = 0
         self._ready = asyncio.Event()
+        self.lost = False
+        """Nothing reaches the peer any more, not even a goodbye."""
         self._closed = False
         self._call: Call | None = None
 
@@ -296,6 +315,7 @@ class WebSocketLeg:
 
     def _give_up(self) -> None:
         """Nothing more reaches this peer: keep nothing for it."""
+        self.lost = True
         self._outbox.clear()
         self._size = 0
         self.close()

@@ -162,3 +162,13 @@ def test_a_turn_that_waits_for_its_words_keeps_its_place_before_one_that_is_comm
     assert [item.id for item in scene.session.conversation.items] == committed
     assert committed[0] == started.item_id
     assert len(committed) == len(scene.told(nt.TranscriptCompleted)) == 2
+
+
+def test_a_greeting_that_comes_after_the_client_asked_for_a_response_is_not_said_over_it() -> None:
+    scene = Scene(msgspec.structs.replace(HOLD, greeting="Hello there."))
+    scene.feed(ev.CreateResponse())
+    scene.feed(ev.Answered())
+    scene.run(5_000)
+    done = [notice.response.status for notice in scene.told(nt.ResponseDone) if isinstance(notice, nt.ResponseDone)]
+    assert done == ["completed"]
+    assert len(scene.told(nt.ResponseCreated)) == 1

@@ -20,7 +20,7 @@ from gateway.realtime.client_events import MAX_APPEND_BYTES
 from gateway.settings import AgentSettings, Settings
 from gateway.state import Gateway
 from gateway.switchboard import _Stage
-from gateway.transports.websocket import BLOCK_MS, CONGESTED_BYTES, MAX_OUTBOX_BYTES, SEND_S
+from gateway.transports.websocket import BLOCK_MS, CONGESTED_BYTES, FIRST_WORD_S, MAX_OUTBOX_BYTES, SEND_S
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
 from tests.gateway.call_rig import Engines
 from tests.gateway.transports.fake_peer import Peer, gateway_with
@@ -139,6 +139,31 @@ async def test_a_client_that_names_no_agent_gets_none_of_our_defaults() -> None:
         await finish(anna)
         assert plain.types == ["session.created"]
         assert anna.of("response.output_audio_transcript.done")[0]["transcript"] == "Hello there."
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.2])
+@virtual
+async def test_a_client_may_say_how_it_wants_to_be_greeted(delay_s: float) -> None:
+    async with gateway_with(settings=ANNA) as (app, _):
+        peer = Peer(app, "agent=anna", onset_cancels=False)
+        await peer.expect("session.created")
+        await asyncio.sleep(delay_s)
+        await peer.update(audio={"output": {"format": {"type": "audio/pcmu"}, "speed": 1.2}})
+        await peer.expect("response.done")
+        assert peer.errors == []
+        assert len(peer.audio()) == 2 * 250 * 8
+        await finish(peer)
+
+
+@virtual
+async def test_one_that_says_nothing_is_greeted_all_the_same() -> None:
+    async with gateway_with(settings=ANNA) as (app, _):
+        peer = Peer(app, "agent=anna", onset_cancels=False)
+        await peer.expect("session.created")
+        begun = asyncio.get_running_loop().time()
+        await peer.expect("response.output_audio.delta")
+        assert asyncio.get_running_loop().time() - begun == pytest.approx(FIRST_WORD_S)
+        await finish(peer)
 
 
 @virtual
@@ -409,6 +434,21 @@ async def test_a_peer_that_stops_reading_is_hung_up_and_costs_nothing_meanwhile(
         assert asyncio.get_running_loop().time() - stopped <= SEND_S + 5
         assert causes(gateway) == ["peer_not_reading"]
         assert (leg._size, len(leg._outbox)) == (0, 0)
+
+
+@virtual
+async def test_a_hang_up_of_one_that_does_not_read_waits_for_nothing() -> None:
+    async with gateway_with(replying(LONG)) as (app, gateway):
+        peer = Peer(app)
+        peer.send("conversation.item.create", item=message("x" * 60_000, "big"))
+        await peer.expect("conversation.item.done")
+        peer.reading.clear()
+        for _ in range(100):
+            peer.send("conversation.item.retrieve", item_id="big")
+        begun = asyncio.get_running_loop().time()
+        await peer.ended()
+        assert asyncio.get_running_loop().time() == begun
+        assert causes(gateway) == ["peer_not_reading"]
 
 
 @virtual
