@@ -30,10 +30,10 @@ SHORT_ANSWERS = frozenset(
     + ["thank you", "yes please", "no thanks", "no thank you", "that's right", "that's all", "of course", "not really"]
 )
 
-BACKCHANNELS = frozenset(
-    "mm mmm hm hmm mhm mm-hm mm-hmm mhmm mmhmm uh-huh uhhuh uh huh ah oh aha yeah yep yes ok okay right sure wow nice"
-    " i see got it alright good great cool".split()
-)
+BACKCHANNELS = frozenset("aha yeah yep yes ok okay right sure wow nice i see got it alright good great cool".split())
+
+_MURMUR = re.compile(r"(?:[mh]+|h?u+[hm]+|e+[hmr]+|[ao]+h+)(?:-(?:[mh]+|h?u+h+))*")
+"""Every way to write "mm-hm": speech-to-text gives "MMHM", "Mmmm", "uh-huh", "Em"."""
 
 PRESENCE_CHECKS = frozenset(["hello", "are you there", "hello are you there", "are you still there", "anybody there"])
 
@@ -126,8 +126,10 @@ class Verdict(enum.Enum):
     RELEASE = "release"
 
 
-HOLD_MS = 500
-"""A held reply is decided on within this."""
+HOLD_MS = 750
+"""A held reply is decided on within this. A murmur is told from a word only by what was said, and that is known some
+300 ms after a short sound ends: to be sooner would be to end the reply at every "okay". The caller hears no
+difference, as the reply is silent meanwhile."""
 
 SHORT_SOUND_MS = 250
 LONG_SOUND_MS = 400
@@ -137,7 +139,7 @@ ECHO_SHARE = 0.7
 def is_backchannel(text: str) -> bool:
     """Whether these words only say: go on."""
     words = words_of(text)
-    return bool(words) and len(words) <= 4 and all(word in BACKCHANNELS for word in words)
+    return bool(words) and len(words) <= 4 and all(word in BACKCHANNELS or _MURMUR.fullmatch(word) for word in words)
 
 
 def is_echo(text: str, agent_text: str) -> bool:

@@ -97,6 +97,10 @@ def test_words_are_lower_case_and_keep_their_apostrophes() -> None:
 def test_backchannels_are_short_and_only_that() -> None:
     assert is_backchannel("Mm-hm.")
     assert is_backchannel("yeah, okay")
+    for heard in ("MMHM", "Mmmm.", "HMM", "Uh-huh.", "Uh...", "Em...", "Okay. Okay.", "Mm-hmm", "ah", "Oh!"):
+        assert is_backchannel(heard), heard
+    for word in ("him", "her", "hum hum stop", "me", "he", "no", "um, wait"):
+        assert not is_backchannel(word), word
     assert not is_backchannel("")
     assert not is_backchannel("okay stop")
     assert not is_backchannel("yeah yeah yeah yeah yeah")
