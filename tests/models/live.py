@@ -1,0 +1,298 @@
+"""A gateway with real engines for tests to call, and a caller who speaks the Realtime wire by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import functools
+import json
+import re
+import threading
+import time
+import urllib.request
+import wave
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from engines.api import EngineSet, LanguageModel, Pcm16
+from engines.registry import open_preset
+from gateway.settings import AgentSettings, Settings
+from loadtest.command import CallOptions, Say, place_call
+from loadtest.hearing import Hearing, open_hearing
+from loadtest.report import CallReport
+from streaming.audio import g711
+from streaming.audio.resample import Resampler
+from streaming.jobs import INPUT_RATE_HZ, Generate, Generation
+from tests.serving import served
+
+START_S = 240.0
+"""The first run on a machine fetches and converts the weights."""
+STOP_S = 30.0
+ANSWER_S = 45.0
+FRAME_S = 0.02
+HEALTHY = ("defect", "engine_raised", "engine_failed", "engine_timeout", "input_dropped", "transcription_failed")
+"""What must not have been counted once, whatever callers did."""
+
+OTHERS_THREADS = {"tqdm_monitor"}
+"""Started by the progress bars of the caller's ears, for good."""
+
+
+class RecordingLlm:
+    """Passes everything on to ``llm``, and keeps every request."""
+
+    def __init__(self, llm: LanguageModel) -> None:
+        self._llm = llm
+        self.requests: list[Generate] = []
+
+    def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
+        self.requests.append(request)
+        self._llm.generate(request, deliver)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveGateway:
+    http: str
+    url: str
+    engines: EngineSet
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.http + path, timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def ended_call(self, call_id: str | None) -> dict[str, Any]:
+        """The record of a call whose caller has hung up. Blocks until the gateway knows, too."""
+        for _ in range(100):
+            record: dict[str, Any] = json.loads(self.get(f"/v1/calls/{call_id}"))
+            if record["state"] == "ended":
+                return record
+            time.sleep(0.05)
+        raise AssertionError(f"the call goes on: {record}")
+
+    def prompts(self, call_id: str | None) -> list[Generate]:
+        assert isinstance(self.engines.llm, RecordingLlm)
+        return [request for request in self.engines.llm.requests if request.call == call_id]
+
+    def counted(self, name: str) -> float:
+        """How often sessions counted an event of this name."""
+        found = re.search(rf'^offhook_events_total\{{name="{name}"\}} (\S+)$', self.get("/metrics"), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+
+@contextlib.contextmanager
+def live_gateway(preset: str, agents: Mapping[str, AgentSettings] | None = None) -> Iterator[LiveGateway]:
+    """Serve a preset from a loop in a thread of its own. Fails at the end if anything broke inside, or was left."""
+    threads = set(threading.enumerate())
+    ready: Future[LiveGateway] = Future()
+    settings = Settings(preset=preset, agents=dict(agents or {}), max_calls=32)
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        stops.append((asyncio.get_running_loop(), stop))
+        async with open_preset(preset) as engines:
+            spied = dataclasses.replace(engines, llm=RecordingLlm(engines.llm))
+            async with served(spied, settings) as here:
+                ready.set_result(LiveGateway(here.url, here.ws, spied))
+                await stop.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:  # noqa: BLE001 (it is raised where the test can see it)
+            if ready.done():
+                errors.append(error)
+            else:
+                ready.set_exception(error)
+
+    stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    errors: list[BaseException] = []
+    thread = threading.Thread(target=run, name="live gateway")
+    thread.start()
+    try:
+        gateway = ready.result(START_S)
+        yield gateway
+        assert {name: count for name in HEALTHY if (count := gateway.counted(name))} == {}
+    finally:
+        for loop, stop in stops:
+            with contextlib.suppress(RuntimeError):  # it failed, and is closed
+                loop.call_soon_threadsafe(stop.set)
+        thread.join(STOP_S)
+    assert not thread.is_alive()
+    assert errors == []
+    left = {left.name for left in set(threading.enumerate()) - threads} - OTHERS_THREADS
+    assert left == set(), "the engines left threads"
+
+
+def hearing_model() -> Path:
+    """The weights of the caller's own ears."""
+    from engines.fetch import ensure
+
+    return ensure("whisper-tiny.en")
+
+
+@functools.cache
+def ears() -> Hearing:
+    """The caller's own speech-to-text, as :func:`ring` uses it. Blocks."""
+    hearing = open_hearing(hearing_model())
+    assert hearing is not None
+    return hearing
+
+
+async def ring(gateway: LiveGateway, *said: str, **options: Any) -> CallReport:
+    """One call of the simulated caller, who also listens to what it heard."""
+    lines = tuple(Say(text) for text in said)
+    return await place_call(CallOptions(gateway.url, lines, hearing_model=hearing_model, **options))
+
+
+def read_stereo(path: Path) -> tuple[Pcm16, Pcm16, int]:
+    """Left, right and rate of a recording."""
+    with wave.open(str(path)) as file:
+        assert (file.getnchannels(), file.getsampwidth()) == (2, 2)
+        samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.int16)
+        return samples[0::2], samples[1::2], file.getframerate()
+
+
+def words(text: str | None) -> list[str]:
+    return re.findall(r"[a-z0-9']+", (text or "").lower().replace("’", "'").replace("-", " "))
+
+
+def word_errors(said: str | None, heard: str | None) -> int:
+    """Edit distance in words."""
+    a, b = words(said), words(heard)
+    row = list(range(len(b) + 1))
+    for i, word in enumerate(a, 1):
+        above, row = row, [i]
+        for j, other in enumerate(b, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (word != other)))
+    return row[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wire:
+    """An audio format of the Realtime protocol."""
+
+    name: str
+    rate_hz: int
+    encode: Callable[[Pcm16], bytes]
+    decode: Callable[[bytes], Pcm16]
+
+    @property
+    def format(self) -> dict[str, object]:
+        return {"type": self.name} | ({"rate": self.rate_hz} if self.name == "audio/pcm" else {})
+
+
+PCM = Wire("audio/pcm", 24_000, lambda pcm: pcm.astype("<i2").tobytes(), lambda data: np.frombuffer(data, "<i2"))
+PCMU = Wire("audio/pcmu", 8_000, g711.encode_mulaw, g711.decode_mulaw)
+
+
+class Caller:
+    """A microphone that never stops, and every event that came back, in order."""
+
+    def __init__(self, connection: ClientConnection, wire: Wire) -> None:
+        self._connection = connection
+        self._wire = wire
+        self._line: Pcm16 = np.zeros(0, np.int16)
+        self._spoken = asyncio.Event()
+        self._news = asyncio.Condition()
+        self.events: list[dict[str, Any]] = []
+        self.closed = False
+
+    @property
+    def call_id(self) -> str:
+        return str(self.events[0]["session"]["id"])
+
+    def types(self) -> list[str]:
+        return [event["type"] for event in self.events]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["type"] == kind]
+
+    def agent_audio(self, response_id: str | None = None) -> Pcm16:
+        """All audio that came, in the wire's rate."""
+        parts = [
+            self._wire.decode(base64.b64decode(event["delta"]))
+            for event in self.of("response.output_audio.delta")
+            if response_id in (None, event["response_id"])
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int16)
+
+    def heard_texts(self) -> list[str]:
+        return [e["transcript"] for e in self.of("conversation.item.input_audio_transcription.completed")]
+
+    async def send(self, event: dict[str, Any]) -> None:
+        await self._connection.send(json.dumps(event))
+
+    async def speak(self, pcm: Pcm16) -> None:
+        """Samples at 16 kHz, in real time. Returns once they were all said."""
+        resampler = Resampler(INPUT_RATE_HZ, self._wire.rate_hz)
+        self._line = np.concatenate((self._line, resampler.process(pcm), resampler.flush()))
+        self._spoken.clear()
+        await self._spoken.wait()
+
+    async def until(self, kind: str, count: int = 1, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+        """The ``count``-th event of a kind, when it is there."""
+        async with asyncio.timeout(timeout_s), self._news:
+            await self._news.wait_for(lambda: self.closed or len(self.of(kind)) >= count)
+        assert len(self.of(kind)) >= count, f"closed without {kind}: {self.types()}"
+        return self.of(kind)[count - 1]
+
+    async def listen(self) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            async for message in self._connection:
+                async with self._news:
+                    self.events.append(json.loads(message))
+                    self._news.notify_all()
+        async with self._news:
+            self.closed = True
+            self._news.notify_all()
+
+    async def talk(self) -> None:
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        size = int(self._wire.rate_hz * FRAME_S)
+        while True:
+            frame, self._line = self._line[:size], self._line[size:]
+            if not len(self._line):
+                self._spoken.set()
+            frame = np.pad(frame, (0, size - len(frame)))
+            audio = base64.b64encode(self._wire.encode(frame)).decode()
+            await self.send({"type": "input_audio_buffer.append", "audio": audio})
+            due += FRAME_S
+            await asyncio.sleep(max(0.0, due - clock()))
+
+
+@contextlib.asynccontextmanager
+async def dial(
+    gateway: LiveGateway, *, agent: str | None = None, wire: Wire = PCM, session: dict[str, Any] | None = None
+) -> AsyncIterator[Caller]:
+    """Call, set the formats (and what else ``session`` says), and keep the microphone open."""
+    url = gateway.url + (f"?agent={agent}" if agent else "")
+    async with connect(url, compression=None) as connection:
+        caller = Caller(connection, wire)
+        tasks = [asyncio.create_task(caller.listen())]
+        try:
+            await caller.until("session.created")
+            transcription = {"model": "whisper-1"}
+            audio = {
+                "input": {"format": wire.format, "transcription": transcription},
+                "output": {"format": wire.format},
+            }
+            update = {"type": "realtime", "audio": audio} | (session or {})
+            await caller.send({"type": "session.update", "session": update})
+            await caller.until("session.updated")
+            tasks.append(asyncio.create_task(caller.talk()))
+            yield caller
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
