@@ -19,6 +19,7 @@ import structlog
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from engines import fetch
 from engines.api import EngineError
@@ -32,6 +33,8 @@ _log = structlog.get_logger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSE_CONNECTIONS_S = 3
 """After the drain: how long open connections may take to be gone."""
+CUT_S = 3.0
+"""How long a WebSocket whose call is over may take to be gone."""
 WEBSOCKET_QUEUE = 16
 """Messages read ahead of a call before its peer is made to wait."""
 
@@ -81,6 +84,23 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def url_of(listener: socket.socket, settings: Settings) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"{'https' if settings.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
+
+
+class _WebSocketProtocol(WebSocketsSansIOProtocol):
+    """Closing a connection writes first what is still to be written: a peer that reads nothing could keep its socket
+    open here for as long as it likes. After :data:`CUT_S` it is cut."""
+
+    _cut: asyncio.TimerHandle | None = None
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        super().on_task_complete(task)
+        if not self.disconnected:
+            self._cut = self.loop.call_later(CUT_S, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._cut is not None:
+            self._cut.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -153,7 +173,7 @@ def _uvicorn_config(app: Starlette, settings: Settings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http="h11",
-        ws="websockets-sansio",
+        ws=_WebSocketProtocol,
         ws_max_size=settings.max_message_bytes,
         ws_max_queue=WEBSOCKET_QUEUE,
         ws_per_message_deflate=False,

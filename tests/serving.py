@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,12 +69,19 @@ class _Errors(logging.Handler):
 
 @contextlib.asynccontextmanager
 async def served(
-    engines: EngineSet | None = None, settings: Settings = NULL, *, strict: bool = True
+    engines: EngineSet | None = None,
+    settings: Settings = NULL,
+    *,
+    strict: bool = True,
+    send_buffer_bytes: int | None = None,
 ) -> AsyncIterator[Served]:
-    """``engines`` (scripted, already started) in place of the preset's. ``strict`` raises a call's defects."""
+    """``engines`` (scripted, already started) in place of the preset's. ``strict`` raises a call's defects.
+    ``send_buffer_bytes``: what the kernel takes for a peer that does not read; it would be megabytes."""
     loop = asyncio.get_running_loop()
     app = create_app(settings, engines, strict=strict)
     with listening_socket(settings.host, 0) as listener:
+        if send_buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         server = _Server(_uvicorn_config(app, settings))
         here = Served(f"http://127.0.0.1:{listener.getsockname()[1]}", app, server)
         errors = _Errors(here.faults)

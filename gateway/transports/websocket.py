@@ -46,8 +46,10 @@ LEAD_MS = 300
 """Audio sent ahead of the far end's ear: its client buffers, and clears on ``speech_started``."""
 
 CONGESTED_BYTES = 256 * 1024
+UNANSWERED_BYTES = 1024 * 1024
 MAX_OUTBOX_BYTES = 4 * 1024 * 1024
-"""Beyond the first, audio waits; a peer that still asks for more and reads nothing is hung up at the second."""
+"""What waits to be sent. Beyond the first, audio waits; beyond the second, the peer is not read from, so that what it
+asks for stays with it; beyond the third, which nothing should reach, it is hung up."""
 
 SEND_S = 10.0
 """A peer that takes nothing for this long is hung up."""
@@ -204,6 +206,7 @@ async def _receive(
         if text is None:
             protocol.receive_binary()
             leg.flush()
+            await leg.room()
             continue
         if len(text) > OFF_LOOP_BYTES:
             parsed = await asyncio.to_thread(parse_event, text)
@@ -214,6 +217,7 @@ async def _receive(
             await _perform(inbound, ear, call)
         leg.flush()
         answer()
+        await leg.room()
 
 
 def _said_goodbye(disconnect: Mapping[str, Any]) -> bool:
@@ -275,6 +279,7 @@ class WebSocketLeg:
         self._outbox: deque[str] = deque()
         self._size = 0
         self._ready = asyncio.Event()
+        self._room = asyncio.Event()
         self.lost = False
         """Nothing reaches the peer any more, not even a goodbye."""
         self._closed = False
@@ -324,6 +329,14 @@ class WebSocketLeg:
         """Nothing more comes: :meth:`send_to` ends when the outbox is empty."""
         self._closed = True
         self._ready.set()
+        self._room.set()
+
+    async def room(self) -> None:
+        """Wait until the peer took enough of what it was sent; others have their turn in any case."""
+        await asyncio.sleep(0)
+        while self._size > UNANSWERED_BYTES and not self._closed:
+            self._room.clear()
+            await self._room.wait()
 
     async def send_to(self, websocket: WebSocket, call: Call) -> None:
         """Send until closed. A peer that is gone, or takes nothing for :data:`SEND_S`, ends the call."""
@@ -334,6 +347,7 @@ class WebSocketLeg:
                 was_congested = self.congested
                 text = self._outbox.popleft()
                 self._size -= len(text)
+                self._room.set()
                 try:
                     async with asyncio.timeout(SEND_S):
                         await websocket.send_text(text)

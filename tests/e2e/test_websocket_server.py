@@ -6,7 +6,10 @@ import asyncio
 import base64
 import contextlib
 import gc
+import json
 import os
+import socket
+import struct
 import sys
 import threading
 from typing import Any
@@ -19,10 +22,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from engines.llm.scripted import ScriptedLlm
 from engines.tts.scripted import ScriptedTts
+from gateway import server
 from gateway.settings import Settings
+from gateway.transports import websocket
 from tests.e2e.wire import Wire, dialled, tone
 from tests.gateway.call_rig import Engines
-from tests.serving import Served, served
+from tests.serving import Served, eventually, served
 
 pytestmark = pytest.mark.e2e
 
@@ -149,6 +154,52 @@ async def test_a_peer_that_hangs_up_in_a_reply_is_recorded_as_one_that_did() -> 
                 await in_reply(wire)
         await here.empty()
         assert {record.cause for record in here.gateway.recent} == {"caller_hung_up"}
+
+
+async def test_peers_that_stop_reading_are_gone_with_their_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their end open: what could not be written must not keep ours open, too."""
+    monkeypatch.setattr(websocket, "SEND_S", 0.5)
+    monkeypatch.setattr(server, "CUT_S", 0.5)
+    async with served(long_replies().set, send_buffer_bytes=16_384) as here, dialled(here.ws) as other:
+        await other.expect("session.created")
+        files, tasks = open_files(), len(asyncio.all_tasks())
+        dead = [socket.socket() for _ in range(4)]
+        try:
+            port = int(here.url.rpartition(":")[2])
+            await asyncio.gather(*(asyncio.to_thread(ask_and_never_read, peer, port) for peer in dead))
+            await eventually(lambda: len(list(here.gateway.recent)) == 4)
+            await eventually(lambda: open_files() == files + len(dead))
+            assert {record.cause for record in here.gateway.recent} == {"peer_not_reading"}
+            assert len(asyncio.all_tasks()) == tasks
+            await other.send("response.create")
+            await other.expect("response.done")
+        finally:
+            for peer in dead:
+                peer.close()
+
+
+def ask_and_never_read(peer: socket.socket, port: int) -> None:
+    """Blocks. Asks for a large item until nothing more is taken, or the other end is gone."""
+    key = base64.b64encode(bytes(16)).decode()
+    peer.settimeout(20)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    peer.connect(("127.0.0.1", port))
+    head = "GET /v1/realtime HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    peer.sendall(f"{head}Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
+    assert peer.recv(1_024).startswith(b"HTTP/1.1 101")
+    item = {"id": "big", "type": "message", "role": "user", "content": [{"type": "input_text", "text": "x" * 60_000}]}
+    frames = masked({"type": "conversation.item.create", "item": item})
+    frames += masked({"type": "conversation.item.retrieve", "item_id": "big"}) * 400
+    with contextlib.suppress(OSError):
+        peer.sendall(frames)
+
+
+def masked(event: dict[str, Any]) -> bytes:
+    """A client's frame (RFC 6455, section 5.2), its mask all zeros."""
+    payload = json.dumps(event).encode()
+    length = struct.pack("!BH", 0x80 | 126, len(payload)) if len(payload) < 1 << 16 else b""
+    assert length
+    return b"\x81" + length + bytes(4) + payload
 
 
 async def test_a_call_can_be_read_while_it_lives_and_after() -> None:
