@@ -203,6 +203,7 @@ class Answering:
         verdict = self._policy.decide(
             utterance.text,
             reply.raw,
+            final=utterance.final is not None,
             heard=heard,
             voiced_ms=utterance.voiced_ms,
             speaking=not utterance.paused,

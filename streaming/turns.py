@@ -126,7 +126,7 @@ class Verdict(enum.Enum):
     RELEASE = "release"
 
 
-HOLD_MS = 750
+HOLD_MS = 1_000
 """A held reply is decided on within this. A murmur is told from a word only by what was said, and that is known some
 300 ms after a short sound ends: to be sooner would be to end the reply at every "okay". The caller hears no
 difference, as the reply is silent meanwhile."""
@@ -171,15 +171,16 @@ class InterruptionPolicy:
         return not is_backchannel(text)
 
     def decide(
-        self, text: str, agent_text: str, *, heard: bool, voiced_ms: float, speaking: bool, held_ms: float
+        self, text: str, agent_text: str, *, final: bool, heard: bool, voiced_ms: float, speaking: bool, held_ms: float
     ) -> Verdict:
-        """``text`` is the partial transcript, ``voiced_ms`` how long the caller has spoken, ``speaking`` whether
-        the caller still does, ``held_ms`` how long the reply has been held."""
+        """``text`` is the transcript so far, ``final`` whether it is all that was said up to a pause, ``voiced_ms``
+        how long the caller has spoken, ``speaking`` whether the caller still does, ``held_ms`` how long the reply has
+        been held."""
         if self.is_interruption(text, agent_text, heard=heard):
             return Verdict.COMMIT
         if words_of(text):
             return Verdict.RELEASE if not speaking or held_ms >= HOLD_MS else Verdict.UNDECIDED
-        if not speaking and voiced_ms < SHORT_SOUND_MS:
+        if not speaking and (final or voiced_ms < SHORT_SOUND_MS):
             return Verdict.RELEASE
         if held_ms >= HOLD_MS:
             return Verdict.COMMIT if voiced_ms >= LONG_SOUND_MS else Verdict.RELEASE

@@ -161,7 +161,7 @@ def test_a_cough_over_the_reply_holds_it_for_a_moment_only() -> None:
     assert scene.texts[1][1] == REPLY
 
 
-def test_a_long_sound_without_words_yet_ends_the_reply_within_750_ms() -> None:
+def test_a_long_sound_without_words_yet_ends_the_reply_within_a_second() -> None:
     scene = talking(AGENT)
     scene.script.partial_after_ms = None
     onset = scene.now
@@ -169,7 +169,7 @@ def test_a_long_sound_without_words_yet_ends_the_reply_within_750_ms() -> None:
     scene.on_notice = lambda notice: cut.append(scene.now) if isinstance(notice, nt.ResponseDone) else None
     scene.speak("well actually I wanted", ms=1_500)
     assert cut
-    assert cut[0] - onset <= 0.9
+    assert cut[0] - onset <= 1.15
     scene.silence(5_000)
     assert statuses(scene)[0] == "cancelled"
 
@@ -301,7 +301,7 @@ def test_a_client_that_says_where_it_stopped_is_taken_at_its_word() -> None:
 def test_words_that_come_while_the_reply_goes_on_again_end_it() -> None:
     scene = talking(AGENT)
     scene.script.partial_after_ms = 150
-    scene.speak("mm-hm", ms=1_100)
+    scene.speak("mm-hm", ms=1_300)
     assert scene.counts["barge_in_released"] == 1
     utterance = max(scene.open_streams)
     scene.feed(PartialTranscript(utterance, "mm-hm but what about Monday"))

@@ -114,10 +114,16 @@ def test_the_agents_own_words_coming_back_are_an_echo() -> None:
 
 
 def decide(
-    text: str, *, heard: bool = True, voiced_ms: float = 200, speaking: bool = True, held_ms: float = 0
+    text: str,
+    *,
+    final: bool = False,
+    heard: bool = True,
+    voiced_ms: float = 200,
+    speaking: bool = True,
+    held_ms: float = 0,
 ) -> Verdict:
     return InterruptionPolicy().decide(
-        text, REPLY, heard=heard, voiced_ms=voiced_ms, speaking=speaking, held_ms=held_ms
+        text, REPLY, final=final, heard=heard, voiced_ms=voiced_ms, speaking=speaking, held_ms=held_ms
     )
 
 
@@ -137,6 +143,7 @@ def test_without_words_the_length_decides() -> None:
     assert decide("", voiced_ms=200) is Verdict.UNDECIDED
     assert decide("", voiced_ms=200, speaking=False) is Verdict.RELEASE
     assert decide("", voiced_ms=300, speaking=False) is Verdict.UNDECIDED
+    assert decide("", voiced_ms=480, speaking=False, final=True) is Verdict.RELEASE  # a cough: it is known to be none
     assert decide("", voiced_ms=300, speaking=False, held_ms=HOLD_MS) is Verdict.RELEASE
     assert decide("", voiced_ms=480, held_ms=HOLD_MS) is Verdict.COMMIT
 
