@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -11,13 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 import structlog
 
-from engines.api import EngineSet, Pcm16, TranscriptionStream
+from engines.api import EngineSet, Pcm16
+from gateway.caller_audio import CallerAudio
+from gateway.guarded import ENGINE_RAISED, Guarded
 from gateway.phrases import Phrases
 from gateway.playout import Playout
 from gateway.records.call_record import CallRecord
 from gateway.telemetry.metrics import Metrics
 from streaming import effects as fx
-from streaming.audio.ring import PcmRing
 from streaming.config import SessionConfig
 from streaming.conversation import Item
 from streaming.events import (
@@ -27,13 +27,10 @@ from streaming.events import (
     Drain,
     Event,
     HungUp,
-    InputAppended,
     PlayoutResumed,
     TimerFired,
-    VoiceScored,
 )
 from streaming.jobs import (
-    INPUT_RATE_HZ,
     FinalizeTranscription,
     Generate,
     GenerationFailed,
@@ -42,26 +39,11 @@ from streaming.jobs import (
     Synthesis,
     SynthesisFailed,
     Synthesize,
-    TranscriptionFailed,
 )
 from streaming.notices import ItemAdded, ItemDeleted, ItemTruncated, Notice, OutputEnded, OutputStarted
 from streaming.session import Session
 
 _log = structlog.get_logger(__name__)
-
-BACKLOG_SAMPLES = 2 * INPUT_RATE_HZ
-"""Caller audio the voice activity detector may be behind before the leg has to wait."""
-
-KEPT_SAMPLES = 12 * INPUT_RATE_HZ
-"""Caller audio kept: the backlog, the 8 s the end-of-turn model hears, and the pre-roll."""
-
-SLICE_SAMPLES = INPUT_RATE_HZ
-"""A long append is taken in pieces of a second, so that it holds up nobody else."""
-
-ROOM_S = 5.0
-"""How long caller audio waits for a voice activity detector that is behind; then it is dropped, and counted."""
-ROOM_POLL_S = 0.05
-"""A detector may lose windows without a word: its backlog is looked at, too."""
 
 FIRST_AUDIO_S = 0.6
 """A first clause is spoken within about this; meanwhile the words after it are not needed."""
@@ -70,9 +52,6 @@ NEXT_CLAUSE_S = 1.0
 """What the next clause takes, to be thought and to be spoken: when queued speech is down to it, words are needed."""
 
 MAX_QUEUED_EVENTS = 10_000
-
-ENGINE_RAISED = "engine_raised"
-"""The code of a job whose engine raised where it must not, and the counter of every such fault."""
 
 
 class Leg(Protocol):
@@ -91,8 +70,9 @@ class Leg(Protocol):
     def play(self, response_id: str, item_id: str, pcm: Pcm16) -> None:
         """One frame at the session's output rate."""
 
-    def clear(self) -> None:
-        """Drop what the far end has buffered, where the wire can say so."""
+    def clear(self) -> bool:
+        """Drop what has not left yet, and what the far end has buffered where the wire can say so. Returns whether
+        audio was dropped here."""
 
 
 class Call:
@@ -125,21 +105,23 @@ class Call:
         self._strict = strict
         self._session = Session(record.id, config, new_id, self._started)
         self._playout = Playout(self._loop, leg, self._frame_sent)
-        self._ring = PcmRing(KEPT_SAMPLES)
-        self._scored_samples = 0
-        self._room = asyncio.Event()
-        self._vad = engines.vad.open(self._voice)
-        self._streams: dict[int, TranscriptionStream] = {}
-        self._fed: TranscriptionStream | None = None
+        self._guarded = Guarded(record.id, metrics)
+        self._caller = CallerAudio(
+            engines,
+            self._guarded,
+            handle=self.handle,
+            manual=lambda: self._session.manual,
+            count=metrics.count,
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._queue: deque[Event] = deque()
         self._busy = False
         self.finished = asyncio.Event()
         self._perform_by: dict[type, Callable[[Any], object]] = {
-            OpenTranscription: self._open_transcription,
-            FinalizeTranscription: self._finalize,
-            fx.CloseTranscription: self._close_transcription,
-            ScoreEndOfTurn: self._score,
+            OpenTranscription: self._caller.open,
+            FinalizeTranscription: self._caller.finalize,
+            fx.CloseTranscription: self._caller.close_transcription,
+            ScoreEndOfTurn: self._caller.score,
             Generate: self._generate,
             Synthesize: self._synthesize,
             fx.Promote: self._promote,
@@ -183,30 +165,12 @@ class Call:
 
     async def hear(self, pcm: Pcm16) -> None:
         """Caller audio at 16 kHz, any length. Returns when there is room for more."""
-        for at in range(0, len(pcm), SLICE_SAMPLES):
-            if at:
-                await asyncio.sleep(0)
-            if await self._has_room():
-                self._take(pcm[at : at + SLICE_SAMPLES])
-            else:
-                self._metrics.count("input_dropped")
-
-    async def _has_room(self) -> bool:
-        """Wait for the detector to catch up. False: it does not, or the call is over."""
-        until = self._loop.time() + ROOM_S
-        while self._vad.backlog_samples > BACKLOG_SAMPLES:
-            if self.finished.is_set() or self._loop.time() >= until:
-                return False
-            self._room.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ROOM_POLL_S):
-                    await self._room.wait()
-        return True
+        await self._caller.hear(pcm)
 
     @property
     def heard_samples(self) -> int:
         """All caller audio so far."""
-        return self._ring.end_samples
+        return self._caller.end_samples
 
     def writable(self) -> None:
         """The leg is no longer congested."""
@@ -250,8 +214,7 @@ class Call:
             raise defect
 
     def _recover(self, now: float) -> list[fx.Effect]:
-        for stream in list(self._streams.values()):  # that they are closed may be among the effects that were lost
-            self._drop_stream(stream)
+        self._caller.drop_transcriptions()
         try:
             return self._session.recover(now)
         except Exception as error:  # noqa: BLE001 (a session that cannot even end its turn ends its call)
@@ -264,53 +227,6 @@ class Call:
         _log.error("a defect in a call", call=self.id, where=where, exc_info=error)
         return error
 
-    def _ask(self, method: Callable[..., object], *args: object) -> bool:
-        """Call an engine. False if it raised, which it must not: the job fails, not the call, and not what else the
-        same effect has to do."""
-        try:
-            method(*args)
-        except Exception as error:  # noqa: BLE001
-            self._engine_raised(error, method.__qualname__)
-            return False
-        return True
-
-    def _engine_raised(self, error: Exception, method: str) -> None:
-        self._metrics.count(ENGINE_RAISED)
-        _log.error("an engine raised", call=self.id, method=method, exc_info=error)
-
-    def _take(self, pcm: Pcm16) -> None:
-        if self.finished.is_set() or not len(pcm):
-            return
-        self._ring.append(pcm)
-        self._ask(self._vad.feed, pcm)
-        if self._session.manual:
-            self.handle(InputAppended(self._ring.end_samples))
-            self._feed_up_to(self._ring.end_samples)
-
-    def _voice(self, probability: float, end_samples: int) -> None:
-        self._room.set()
-        if self.finished.is_set():
-            return
-        if not self._session.manual:
-            self._feed_up_to(end_samples)
-        self.handle(VoiceScored(probability, end_samples))
-
-    def _feed_up_to(self, end_samples: int) -> None:
-        if end_samples > self._scored_samples:
-            self._feed(self._ring.read(self._scored_samples, end_samples))
-            self._scored_samples = end_samples
-
-    def _feed(self, pcm: Pcm16) -> None:
-        stream = self._fed
-        if stream is not None and not self._ask(stream.feed, pcm):
-            self._drop_stream(stream)
-
-    def _drop_stream(self, stream: TranscriptionStream) -> None:
-        """It raised: whoever finalizes it is told that it failed."""
-        self._streams = {utterance: known for utterance, known in self._streams.items() if known is not stream}
-        self._fed = None if self._fed is stream else self._fed
-        self._ask(stream.close)
-
     def _speech(self, result: Synthesis) -> None:
         if self.finished.is_set():
             return
@@ -320,7 +236,7 @@ class Call:
         try:
             samples = self._playout.append(result)
         except ValueError as error:
-            self._engine_raised(error, "speech")
+            self._guarded.raised(error, "speech")
             self.handle(SynthesisFailed(result.epoch, result.segment, "invalid_audio", "audio that cannot be played"))
             return
         if samples is None:
@@ -339,34 +255,8 @@ class Call:
 
     # --- effects ----------------------------------------------------------------------------------------------
 
-    def _open_transcription(self, effect: OpenTranscription) -> None:
-        self._fed = None
-        try:
-            stream = self._engines.stt.open(effect, self.handle)
-        except Exception as error:  # noqa: BLE001 (its transcript fails, when it is asked for)
-            self._engine_raised(error, "open")
-            return
-        self._streams[effect.utterance] = self._fed = stream
-        self._feed(self._ring.read(effect.start_samples, self._scored_samples))
-
-    def _finalize(self, effect: FinalizeTranscription) -> None:
-        stream = self._streams.get(effect.utterance)
-        if stream is None or not self._ask(stream.finalize, effect):
-            message = "speech-to-text broke down"
-            self.handle(TranscriptionFailed(effect.utterance, effect.revision, ENGINE_RAISED, message))
-
-    def _close_transcription(self, effect: fx.CloseTranscription) -> None:
-        stream = self._streams.get(effect.utterance)
-        if stream is not None:
-            self._drop_stream(stream)
-
-    def _score(self, effect: ScoreEndOfTurn) -> None:
-        if self._engines.turn is not None:
-            audio = self._ring.read(effect.start_samples, effect.end_samples)
-            self._ask(self._engines.turn.score, effect, audio, self.handle)
-
     def _generate(self, effect: Generate) -> None:
-        if not self._ask(self._engines.llm.generate, effect, self.handle):
+        if not self._guarded.ask(self._engines.llm.generate, effect, self.handle):
             self.handle(GenerationFailed(effect.epoch, ENGINE_RAISED, "the language model broke down"))
 
     def _synthesize(self, effect: Synthesize) -> None:
@@ -375,7 +265,7 @@ class Call:
         if prepared is not None:
             for chunk in prepared:
                 self._speech(chunk)
-        elif self._ask(self._engines.tts.synthesize, effect, self._speech):
+        elif self._guarded.ask(self._engines.tts.synthesize, effect, self._speech):
             self._postpone_words(effect.epoch, FIRST_AUDIO_S)
         else:
             self.handle(SynthesisFailed(effect.epoch, effect.segment, ENGINE_RAISED, "text-to-speech broke down"))
@@ -383,24 +273,28 @@ class Call:
     def _postpone_words(self, epoch: int, spoken_for_s: float) -> None:
         """The model's next words are not needed while there is speech: others' first words may go before them."""
         until = self._loop.time() + max(spoken_for_s, self._playout.pending_s(epoch) - NEXT_CLAUSE_S)
-        self._ask(self._engines.llm.postpone, self.id, epoch, until)
+        self._guarded.ask(self._engines.llm.postpone, self.id, epoch, until)
 
     def _promote(self, effect: fx.Promote) -> None:
-        self._ask(self._engines.llm.prioritize, self.id, effect.epoch)
+        self._guarded.ask(self._engines.llm.prioritize, self.id, effect.epoch)
 
     def _cancel_jobs(self, effect: fx.CancelJobs | fx.CancelEpoch) -> None:
-        self._ask(self._engines.llm.cancel, self.id, effect.epoch)
-        self._ask(self._engines.tts.cancel, self.id, effect.epoch)
+        self._guarded.ask(self._engines.llm.cancel, self.id, effect.epoch)
+        self._guarded.ask(self._engines.tts.cancel, self.id, effect.epoch)
 
     def _cancel_epoch(self, effect: fx.CancelEpoch) -> None:
         """The sound goes first: an engine may do as it likes then."""
         if self._playout.drop(effect.epoch):
-            self._leg.clear()
+            self._clear_leg()
         self._cancel_jobs(effect)
 
     def _hold(self, effect: fx.HoldPlayout) -> None:
         self._playout.hold(effect.epoch, effect.heard_samples)
-        self._leg.clear()
+        self._clear_leg()
+
+    def _clear_leg(self) -> None:
+        if self._leg.clear():
+            self._metrics.count("unsent_audio_cleared")
 
     def _release(self, effect: fx.ReleasePlayout) -> None:
         position = self._playout.release(effect.epoch)
@@ -445,13 +339,10 @@ class Call:
     def _end(self, effect: fx.EndCall) -> None:
         self._cancel_timer(fx.CancelTimer())
         self._playout.close()
-        self._ask(self._vad.close)
-        for stream in list(self._streams.values()):
-            self._drop_stream(stream)
-        self._ask(self._engines.llm.forget, self.id)
+        self._caller.close()
+        self._guarded.ask(self._engines.llm.forget, self.id)
         self._file_transcript()
         self._record.ended(effect.cause, self._now_ms())
-        self._room.set()
         self.finished.set()
 
     def _now_ms(self) -> float:

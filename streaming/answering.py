@@ -343,6 +343,7 @@ class Answering:
             metadata=metadata,
             utterance=utterance.id if utterance else 0,
             speech_end_at=utterance.speech_end_at if utterance else now,
+            free_at=self._tail.clock.dry_at(now) if self._tail is not None else 0.0,
             emit=self._emit,
         )
 

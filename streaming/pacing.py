@@ -23,11 +23,13 @@ MIN_REWIND_MS = 40
 class PlayoutClock:
     """What the far end has played, when it plays what it gets at once and without gaps until it runs dry.
 
-    A model, for wires without marks: positions in samples at ``rate_hz``, times in seconds.
+    A model, for wires without marks: positions in samples at ``rate_hz``, times in seconds. Until ``free_at`` the far
+    end still plays what it was sent before.
     """
 
-    def __init__(self, rate_hz: int) -> None:
+    def __init__(self, rate_hz: int, free_at: float = 0.0) -> None:
         self.rate_hz = rate_hz
+        self._free_at = free_at
         self.sent_samples = 0
         self._anchor_at: float | None = None
         self._anchor_samples = 0
@@ -41,7 +43,7 @@ class PlayoutClock:
     def sent(self, position_samples: int, now: float) -> None:
         """Audio up to the position has left."""
         if self._anchor_at is None or self.heard_samples(now) >= self.sent_samples:
-            self._anchor_at, self._anchor_samples = now, self.sent_samples
+            self._anchor_at, self._anchor_samples = max(now, self._free_at), self.sent_samples
         self.sent_samples = position_samples
 
     def stop(self, position_samples: int) -> None:
@@ -51,7 +53,8 @@ class PlayoutClock:
 
     def dry_at(self, now: float) -> float:
         """When the far end will have played all that was sent."""
-        return now + (self.sent_samples - self.heard_samples(now)) / self.rate_hz
+        begins_at = max(now, self._anchor_at or 0.0)
+        return begins_at + (self.sent_samples - self.heard_samples(now)) / self.rate_hz
 
 
 class Pacer:

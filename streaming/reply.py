@@ -62,6 +62,7 @@ class Reply:
         metadata: dict[str, str] | None,
         utterance: int,
         speech_end_at: float,
+        free_at: float,
         emit: Callable[[Effect], None],
     ) -> None:
         self.epoch = epoch
@@ -71,7 +72,7 @@ class Reply:
         self.state = ReplyState.SPECULATIVE
         self.raw = ""
         self.ledger = HeardLedger(config.output_rate_hz)
-        self.clock = PlayoutClock(config.output_rate_hz)
+        self.clock = PlayoutClock(config.output_rate_hz, free_at)
         self.times = TurnTimes(response_id, utterance, speculative=False)
         self.speech_end_at = speech_end_at
         self.is_apology = False

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -269,6 +269,11 @@ _ENCODERS = {
 }
 
 
+class _Frame(NamedTuple):
+    text: str
+    audio: bool
+
+
 class WebSocketLeg:
     """Notices and audio to Realtime frames, through a bounded outbox that one task empties."""
 
@@ -276,7 +281,7 @@ class WebSocketLeg:
 
     def __init__(self, protocol: RealtimeProtocol) -> None:
         self._protocol = protocol
-        self._outbox: deque[str] = deque()
+        self._outbox: deque[_Frame] = deque()
         self._size = 0
         self._ready = asyncio.Event()
         self._room = asyncio.Event()
@@ -297,20 +302,31 @@ class WebSocketLeg:
         self.flush()
 
     def play(self, response_id: str, item_id: str, pcm: Pcm16) -> None:
+        self.flush()
         encode = _ENCODERS[self._protocol.output_format]
         self._protocol.encode_audio(response_id, item_id, encode(pcm))
-        self.flush()
+        self._put(audio=True)
 
-    def clear(self) -> None:
-        """Nothing to say: a Realtime client clears its buffer on ``speech_started``, or asked for the cancel."""
+    def clear(self) -> bool:
+        """Audio that a slow peer has not taken is stale now. What it has taken it clears by itself, on
+        ``speech_started`` or because it asked for the cancel."""
+        kept = [frame for frame in self._outbox if not frame.audio]
+        dropped = len(kept) < len(self._outbox)
+        self._outbox = deque(kept)
+        self._size = sum(len(frame.text) for frame in kept)
+        self._room.set()
+        return dropped
 
     def flush(self) -> None:
         """Move what the protocol has to send into the outbox."""
+        self._put(audio=False)
+
+    def _put(self, *, audio: bool) -> None:
         texts = self._protocol.take()
         if self._closed:
             return
         for text in texts:
-            self._outbox.append(text)
+            self._outbox.append(_Frame(text, audio))
             self._size += len(text)
         if self._outbox:
             self._ready.set()
@@ -345,7 +361,7 @@ class WebSocketLeg:
             self._ready.clear()
             while self._outbox:
                 was_congested = self.congested
-                text = self._outbox.popleft()
+                text = self._outbox.popleft().text
                 self._size -= len(text)
                 self._room.set()
                 try:

@@ -153,8 +153,9 @@ class RecordingLeg:
             raise ZeroDivisionError("a frame that cannot be sent")
         self.log.append(Frame(asyncio.get_running_loop().time(), response_id, pcm))
 
-    def clear(self) -> None:
+    def clear(self) -> bool:
         self.log.append("clear")
+        return False
 
     @property
     def frames(self) -> list[Frame]:

@@ -13,7 +13,8 @@ import pytest
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted import ScriptedStt
 from engines.vad.scripted import EnergyVad
-from gateway.call import MAX_QUEUED_EVENTS, ROOM_S, pcm16
+from gateway.call import MAX_QUEUED_EVENTS, pcm16
+from gateway.caller_audio import ROOM_S
 from gateway.phrases import Phrase, Phrases
 from streaming.config import ResponseOptions, SessionConfig, TurnDetection
 from streaming.conversation import Item, PartKind
@@ -327,20 +328,20 @@ async def test_five_minutes_in_one_piece_hold_up_nobody() -> None:
 
     other = asyncio.create_task(neighbour())
     deepest = 0
-    feed = rig.call._vad.feed
+    feed = rig.call._caller._vad.feed
 
     def watched(pcm: np.ndarray) -> None:
         nonlocal deepest
         feed(pcm)
-        deepest = max(deepest, rig.call._vad.backlog_samples)
+        deepest = max(deepest, rig.call._caller._vad.backlog_samples)
 
-    rig.call._vad.feed = watched  # type: ignore[method-assign]
+    rig.call._caller._vad.feed = watched  # type: ignore[method-assign]
     await rig.call.hear(np.concatenate([voice(60_000), hush(1_000)] * 5))
     other.cancel()
     assert turns >= 300, "a turn of the loop for each second of audio"
     assert deepest <= 3 * 16_000 + 512
-    assert rig.call._ring.end_samples == 5 * 61 * 16_000
-    assert len(rig.call._ring._buffer) == 12 * 16_000
+    assert rig.call._caller._ring.end_samples == 5 * 61 * 16_000
+    assert len(rig.call._caller._ring._buffer) == 12 * 16_000
     await rig.end()
     await asyncio.gather(other, return_exceptions=True)
 
@@ -377,7 +378,7 @@ async def test_a_detector_that_is_stuck_costs_audio_not_memory_nor_the_call() ->
     begun = rig.loop.time()
     await rig.call.hear(hush(5_000))
     assert rig.loop.time() - begun == pytest.approx(2 * ROOM_S, abs=0.1)
-    assert rig.call._vad.backlog_samples == 3 * 16_000
+    assert rig.call._caller._vad.backlog_samples == 3 * 16_000
     assert rig.counted("input_dropped") == 2
     waiting = asyncio.create_task(rig.call.hear(hush(1_000)))
     await asyncio.sleep(0.1)

@@ -15,7 +15,7 @@ import structlog
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted import ScriptedStt
 from engines.tts.scripted import NEVER, ScriptedTts
-from gateway.call import ENGINE_RAISED
+from gateway.guarded import ENGINE_RAISED
 from gateway.phrases import Phrase, Phrases
 from streaming.conversation import Item, PartKind
 from streaming.events import CommitInput, CreateItem, CreateResponse
@@ -162,10 +162,10 @@ async def test_an_end_of_turn_model_that_raises_falls_back_to_silence() -> None:
 async def test_a_detector_that_raises_costs_only_what_it_did_not_hear() -> None:
     vad = BreakingVad()
     rig = CallRig(PLAIN, Engines(vad=vad))
-    feed = rig.call._vad.feed
-    rig.call._vad.feed = breaks  # type: ignore[method-assign]
+    feed = rig.call._caller._vad.feed
+    rig.call._caller._vad.feed = breaks  # type: ignore[method-assign]
     await rig.hear(hush(320))
-    rig.call._vad.feed = feed  # type: ignore[method-assign]
+    rig.call._caller._vad.feed = feed  # type: ignore[method-assign]
     assert rig.counted(ENGINE_RAISED) == 10
     await rig.say(800, wait_ms=4_000)
     assert [response.status for response in rig.leg.done] == ["completed"]
@@ -304,7 +304,7 @@ async def test_a_defect_in_mid_speech_leaks_no_stream() -> None:
     raises_once(rig, CreateResponse)
     rig.call.handle(CreateResponse())
     assert rig.engines.stt.open_streams == 0
-    assert not rig.call._streams
+    assert not rig.call._caller._streams
     await rig.hear(hush(500))
     await rig.say(800, wait_ms=4_000)
     assert rig.leg.done[-1].status == "completed"
@@ -489,7 +489,7 @@ def assert_back_to_base(engines: Engines, rigs: list[CallRig], tasks: int) -> No
     assert sorted(engines.llm.forgotten) == sorted(rig.call.id for rig in rigs)
     for rig in rigs:
         assert rig.call.finished.is_set()
-        assert not rig.call._streams
+        assert not rig.call._caller._streams
         assert not rig.call._playout._tracks
         assert rig.call._timer is None
 

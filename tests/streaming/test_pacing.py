@@ -45,6 +45,14 @@ def test_after_running_dry_the_far_end_plays_on_when_audio_comes() -> None:
     assert clock.heard_samples(20.05) == 1_200
 
 
+def test_what_follows_another_reply_is_heard_after_it() -> None:
+    clock = PlayoutClock(RATE, free_at=10.3)
+    clock.sent(RATE, 10.0)
+    assert clock.heard_samples(10.2) == 0
+    assert clock.heard_samples(10.8) == RATE // 2
+    assert clock.dry_at(10.0) == 11.3
+
+
 def test_a_cleared_buffer_ends_where_it_was_heard() -> None:
     clock = PlayoutClock(RATE)
     clock.sent(RATE, 10.0)
