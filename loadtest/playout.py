@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 Pcm16 = npt.NDArray[np.int16]
 
+PREBUFFER_MS = 60
+"""What a client gathers before it begins to play."""
+
 MAX_QUEUED_S = 600
 """A gateway may send a whole reply at once; more than this is dropped and counted."""
 
@@ -34,7 +37,9 @@ class Cut:
 class Playout:
     """One call's buffer. Audio is mono int16 at ``rate_hz``, pushed per conversation item."""
 
-    def __init__(self, origin_s: float, *, rate_hz: int = 24_000, slot_ms: int = 20, prebuffer_ms: int = 60) -> None:
+    def __init__(
+        self, origin_s: float, *, rate_hz: int = 24_000, slot_ms: int = 20, prebuffer_ms: int = PREBUFFER_MS
+    ) -> None:
         self.slot_samples = rate_hz * slot_ms // 1000
         self.late_slots: list[int] = []
         self.dropped_samples = 0

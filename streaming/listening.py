@@ -22,7 +22,7 @@ from streaming.jobs import (
 )
 from streaming.notices import SpeechStopped
 from streaming.turns import EndOfTurnPolicy
-from streaming.vad import VoiceGate, VoiceStarted, VoiceStopped, ms_to_samples, samples_to_ms
+from streaming.vad import WINDOW_MS, VoiceGate, VoiceStarted, VoiceStopped, ms_to_samples, samples_to_ms
 
 AUDIO_STALL_S = 1.0
 """Frames that stop coming in mid-speech end the utterance after this."""
@@ -297,7 +297,8 @@ class Listening:
             utterance.score_asked = True
             start = max(utterance.start_samples, self.seen_samples - SCORED_SAMPLES)
             self._emit(ScoreEndOfTurn(utterance.id, utterance.revision, start, self.seen_samples))
-        if silence_ms >= self._policy.wait_ms(utterance.probability, utterance.text) and not self._gate.rising:
+        wait_ms = self._policy.wait_ms(utterance.probability, utterance.text)
+        if silence_ms + WINDOW_MS / 2 >= wait_ms and not self._gate.rising:  # the window nearest to the wait
             self.decide(utterance, now)
 
     def _ask(self, utterance: Utterance, now: float) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from streaming.jobs import INPUT_RATE_HZ
 
 WINDOW_SAMPLES = 512
-"""The window of Silero VAD at 16 kHz: 32 ms."""
+"""The window of Silero VAD at 16 kHz."""
+WINDOW_MS = 32
 
 HYSTERESIS = 0.15
 """Once speaking, a window counts as voiced down to this much below the threshold (Silero's own rule)."""
