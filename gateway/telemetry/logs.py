@@ -69,3 +69,10 @@ def configure_logs(*, level: str, as_json: bool, caller_text: bool, stream: Text
     root.setLevel(level.upper())
     for noisy in ("httpx", "httpcore", "websockets", "asyncio", "uvicorn.error", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+    server = logging.getLogger("uvicorn.error")
+    server.filters[:] = [_no_fault]
+
+
+def _no_fault(record: logging.LogRecord) -> bool:
+    """uvicorn calls every WebSocket that was answered without an upgrade an error; being turned away is none."""
+    return record.getMessage() != "ASGI callable returned without completing handshake."

@@ -65,3 +65,11 @@ def test_without_json_it_reads_as_text() -> None:
     assert "the words" in out.getvalue()
     assert "private" not in out.getvalue()
     assert "count=3" in out.getvalue()
+
+
+def test_a_peer_that_was_turned_away_is_no_error_of_the_servers() -> None:
+    out = io.StringIO()
+    configure_logs(level="info", as_json=True, caller_text=False, stream=out)
+    logging.getLogger("uvicorn.error").error("ASGI callable returned without completing handshake.")
+    logging.getLogger("uvicorn.error").error("something else")
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["something else"]
