@@ -25,10 +25,8 @@ def no_leaks(no_leaked_tasks: None) -> None:
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[LiveGateway]:
-    agents = {
-        "stories": AgentSettings(instructions="You tell long stories.", max_output_tokens=40),
-    }
-    with live_gateway("embedded", agents) as served:
+    stories = AgentSettings(instructions="You tell long stories.", max_output_tokens=40)
+    with live_gateway("embedded", {"stories": stories}) as served:
         yield served
 
 
