@@ -49,6 +49,7 @@ BAKERY_INSTRUCTIONS = (
 )
 """Short, because a model without a kept cache reads it again at every turn."""
 
+BAKERY_EXAMPLES = (("When are you open?", "We are open Monday to Saturday, from eight to six."),)
 BAKERY_GREETING = "Hello, this is Blue Door Bakery. How can I help you?"
 FAREWELL = "I am sorry, this line has to close now. Goodbye."
 APOLOGY = "I am sorry, I did not manage to answer that. Could you say it again?"
@@ -86,12 +87,20 @@ Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecod
 Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_comma_separated)]
 
 
+Line = Annotated[str, Field(min_length=1, max_length=1_000)]
+Example = tuple[Line, Line]
+"""What a caller might say, and how the agent would answer. Small models follow these better than instructions."""
+
+
 class AgentSettings(BaseModel):
     """``[agents.NAME]``: who answers, and how. Chosen by ``?agent=NAME``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instructions: str = Field(default=DEFAULT_INSTRUCTIONS, description="the system prompt")
+    examples: tuple[Example, ...] = Field(
+        default=(), max_length=20, description="exchanges shown to the model: [[caller, agent], ...]"
+    )
     greeting: str = Field(default="", description="spoken when the call is answered; empty: the caller speaks first")
     voice: str = Field(default="", description="a voice of the preset's text-to-speech; empty: its default")
     language: str = Field(default="en", description="BCP 47 tag")
@@ -110,7 +119,9 @@ class AgentSettings(BaseModel):
     temperature: float = Field(default=0.0, ge=0, le=2, description="0: always the likeliest token")
 
 
-DEFAULT_AGENT = AgentSettings(instructions=BAKERY_INSTRUCTIONS, greeting=BAKERY_GREETING, max_output_tokens=64)
+DEFAULT_AGENT = AgentSettings(
+    instructions=BAKERY_INSTRUCTIONS, examples=BAKERY_EXAMPLES, greeting=BAKERY_GREETING, max_output_tokens=64
+)
 
 
 class Settings(BaseSettings):

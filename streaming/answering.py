@@ -79,9 +79,9 @@ class Answering:
         self.drop_speculation()
         reply = self._new(self._config_for(options), options.metadata, utterance, now)
         if options.input_text is None:
-            messages = self._conversation.messages(reply.config.instructions)
+            messages = self._conversation.messages(reply.config.preamble())
         else:
-            messages = _prompt(reply.config.instructions, options.input_text)
+            messages = _prompt(reply.config, options.input_text)
         self._go_live(reply)
         if utterance is not None:
             reply.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
@@ -102,7 +102,7 @@ class Answering:
         self.drop_speculation()
         reply = self._new(self.config, None, utterance, now)
         self._speculation = (reply, basis)
-        prompt = self._conversation.messages_with(self.config.instructions, Message("user", utterance.text))
+        prompt = self._conversation.messages(self.config.preamble(), Message("user", utterance.text))
         reply.generate(prompt, now, speculative=True)
 
     def drop_speculation(self) -> None:
@@ -404,6 +404,5 @@ class Answering:
         return None
 
 
-def _prompt(instructions: str, input_text: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
-    first = [Message("system", instructions)] if instructions else []
-    return (*first, *(Message(role, text) for role, text in input_text))  # type: ignore[arg-type]
+def _prompt(config: SessionConfig, input_text: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
+    return (*config.preamble(), *(Message(role, text) for role, text in input_text))  # type: ignore[arg-type]

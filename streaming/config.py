@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from streaming.jobs import Message
+
 
 class TurnMode(enum.Enum):
     """Who decides that the caller has finished."""
@@ -57,6 +59,8 @@ class TurnDetection(msgspec.Struct, frozen=True):
 
 class SessionConfig(msgspec.Struct, frozen=True):
     instructions: str = ""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Exchanges (caller, agent) shown to the model before the conversation."""
     voice: str = ""
     language: str = "en"
     speed: float = 1.0
@@ -71,6 +75,13 @@ class SessionConfig(msgspec.Struct, frozen=True):
     apology: str = ""
     """Spoken when an engine fails a turn; empty: the failure is only reported."""
     max_call_s: float = 3_600.0
+
+    def preamble(self) -> tuple[Message, ...]:
+        """What the model is told before the conversation: instructions, then the examples as real exchanges."""
+        told = [Message("system", self.instructions)] if self.instructions else []
+        for caller, agent in self.examples:
+            told += [Message("user", caller), Message("assistant", agent)]
+        return tuple(told)
 
 
 class ResponseOptions(msgspec.Struct, frozen=True):

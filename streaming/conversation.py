@@ -110,15 +110,14 @@ class Conversation:
         """Raises :class:`ItemError` with ``item_not_found``."""
         del self._items[self._index(item_id)]
 
-    def messages(self, instructions: str) -> tuple[Message, ...]:
-        """The prompt: instructions, then every item that has words. Neighbours of one role are joined, because a
-        caller who goes on talking is still saying one thing to the model."""
-        spoken = (Message(item.role, _as_heard(item)) for item in self._items)
-        return _join([Message("system", instructions), *spoken])
-
-    def messages_with(self, instructions: str, following: Message) -> tuple[Message, ...]:
-        """The prompt, as it would be with one more message at its end."""
-        return _join([*self.messages(instructions), following])
+    def messages(self, preamble: tuple[Message, ...], *following: Message) -> tuple[Message, ...]:
+        """The prompt: the preamble, then every item that has words, then what follows. Neighbours of one role are
+        joined, because a caller who goes on talking is still saying one thing to the model; but an example's answer
+        and a greeting are two things."""
+        spoken = [Message(item.role, _as_heard(item)) for item in self._items]
+        if preamble and preamble[-1].role == "system":
+            return (*preamble[:-1], *_join([preamble[-1], *spoken, *following]))
+        return (*preamble, *_join([*spoken, *following]))
 
     def _index(self, item_id: str, param: str = "item_id") -> int:
         for index, item in enumerate(self._items):

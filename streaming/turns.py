@@ -7,7 +7,7 @@ import re
 
 from streaming.config import MAX_WAIT_MS, TurnDetection, TurnMode
 
-SPECULATE_AFTER_MS = 96
+SPECULATE_AFTER_MS = 64
 """Silence after which the transcript is asked for and a reply begun, without knowing yet that the turn ended: as soon
 as the voice activity says that the caller paused."""
 
@@ -136,6 +136,17 @@ LONG_SOUND_MS = 400
 ECHO_SHARE = 0.7
 
 
+COMMANDS = frozenset("stop wait no hold sorry excuse but hey".split())
+"""Single words that end a reply as soon as they are made out."""
+
+
+def _is_guess(text: str) -> bool:
+    """Whether a partial is one word that may yet become another: a third of a second of "mm-hm" reads as "And" at
+    first. To wait for more is inaudible, as the reply is held."""
+    words = words_of(text)
+    return len(words) == 1 and words[0] not in COMMANDS
+
+
 def is_backchannel(text: str) -> bool:
     """Whether these words only say: go on."""
     words = words_of(text)
@@ -177,7 +188,8 @@ class InterruptionPolicy:
         how long the caller has spoken, ``speaking`` whether the caller still does, ``held_ms`` how long the reply has
         been held."""
         if self.is_interruption(text, agent_text, heard=heard):
-            return Verdict.COMMIT
+            guess = not final and voiced_ms < LONG_SOUND_MS and held_ms < HOLD_MS and _is_guess(text)
+            return Verdict.UNDECIDED if guess else Verdict.COMMIT
         if words_of(text):
             return Verdict.RELEASE if not speaking or held_ms >= HOLD_MS else Verdict.UNDECIDED
         if not speaking and (final or voiced_ms < SHORT_SOUND_MS):

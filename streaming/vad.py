@@ -14,7 +14,7 @@ HYSTERESIS = 0.15
 """Once speaking, a window counts as voiced down to this much below the threshold (Silero's own rule)."""
 
 ONSET_WINDOWS = 2
-OFFSET_WINDOWS = 3
+OFFSET_WINDOWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class VoiceStopped:
 
 
 class VoiceGate:
-    """Speech begins after two voiced windows in a row (64 ms: a click has one), and pauses after three silent ones
-    (96 ms: a plosive closes for less)."""
+    """Speech begins after two voiced windows in a row (64 ms: a click has one), and pauses after two silent ones (the
+    model's own inertia bridges the closure of a plosive)."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold

@@ -31,6 +31,7 @@ class Agent:
         said = self.settings
         return SessionConfig(
             instructions=said.instructions,
+            examples=said.examples,
             voice=said.voice,
             language=said.language,
             speed=said.speed,

@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
+from streaming.config import SessionConfig
 from streaming.conversation import MAX_ITEM_CHARS, MAX_ITEMS, Conversation, Item, ItemError, PartKind, Role
 from streaming.jobs import Message
 
@@ -43,7 +44,7 @@ def test_what_cannot_be_done_says_why_and_changes_nothing(code: str, act: Callab
 
 def test_an_empty_conversation_has_no_last_item_and_no_prompt() -> None:
     assert Conversation().last_id is None
-    assert Conversation().messages("") == ()
+    assert Conversation().messages(()) == ()
 
 
 def test_a_deleted_item_is_not_brought_back_by_a_late_change() -> None:
@@ -63,13 +64,32 @@ def test_the_prompt_joins_neighbours_of_one_role_and_skips_what_has_no_words() -
     talk.add(item("5", "user", None))
     talk.add(item("6", "system", "Be brief."))
     talk.add(item("7", "system", "Be kind."))
-    assert talk.messages("Be nice.") == (
+    assert talk.messages((Message("system", "Be nice."),)) == (
         Message("system", "Be nice."),
         Message("user", "hello are you there"),
         Message("assistant", "Yes, I am, and…"),
         Message("system", "Be brief.\nBe kind."),
     )
-    assert talk.messages_with("", Message("system", "x"))[-1] == Message("system", "Be brief.\nBe kind.\nx")
+    assert talk.messages((), Message("system", "x"))[-1] == Message("system", "Be brief.\nBe kind.\nx")
+
+
+def test_instructions_and_a_first_system_message_are_one() -> None:
+    talk = Conversation()
+    talk.add(item("1", "system", "Be brief."))
+    assert talk.messages((Message("system", "Be nice."),)) == (Message("system", "Be nice.\nBe brief."),)
+
+
+def test_an_example_and_a_greeting_stay_apart() -> None:
+    config = SessionConfig(instructions="Be nice.", examples=(("Who are you?", "I am Joe."),))
+    talk = Conversation()
+    talk.add(item("1", "assistant", "Hello there."))
+    assert talk.messages(config.preamble(), Message("user", "hi")) == (
+        Message("system", "Be nice."),
+        Message("user", "Who are you?"),
+        Message("assistant", "I am Joe."),
+        Message("assistant", "Hello there."),
+        Message("user", "hi"),
+    )
 
 
 def test_it_is_bounded_and_keeps_system_messages_longest() -> None:

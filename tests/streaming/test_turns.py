@@ -132,6 +132,16 @@ def test_words_end_a_held_reply_at_once() -> None:
     assert decide("do you have") is Verdict.COMMIT
 
 
+def test_one_word_of_a_beginning_is_a_guess_unless_it_is_a_command() -> None:
+    for text in ("And", "Here"):
+        assert decide(text) is Verdict.UNDECIDED
+        assert decide(text, final=True) is Verdict.COMMIT
+        assert decide(text, voiced_ms=450) is Verdict.COMMIT
+        assert decide(text, held_ms=HOLD_MS) is Verdict.COMMIT
+    for text in ("Stop.", "Wait", "no"):
+        assert decide(text) is Verdict.COMMIT
+
+
 def test_a_backchannel_or_an_echo_lets_it_go_on() -> None:
     for text in ("mm-hm", "open from seven in the"):
         assert decide(text) is Verdict.UNDECIDED
@@ -150,5 +160,5 @@ def test_without_words_the_length_decides() -> None:
 
 def test_hello_is_no_interruption_of_a_reply_that_was_not_heard_yet() -> None:
     assert decide("hello?", heard=False, speaking=False) is Verdict.RELEASE
-    assert decide("hello?", heard=True) is Verdict.COMMIT
+    assert decide("hello?", heard=True, final=True) is Verdict.COMMIT
     assert decide("never mind", heard=False) is Verdict.COMMIT

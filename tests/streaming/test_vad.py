@@ -22,13 +22,13 @@ def test_a_click_is_no_speech() -> None:
     assert edges([0.1, 0.99, 0.1, 0.99, 0.1, 0.1]) == []
 
 
-def test_speech_pauses_after_three_silent_windows_and_is_dated_to_the_last_voiced() -> None:
+def test_speech_pauses_after_two_silent_windows_and_is_dated_to_the_last_voiced() -> None:
     found = edges([0.9, 0.9, 0.9, 0.1, 0.1, 0.1])
-    assert found[-1] == (5, VoiceStopped(3 * WINDOW_SAMPLES))
+    assert found[-1] == (4, VoiceStopped(3 * WINDOW_SAMPLES))
 
 
 def test_a_plosive_inside_a_word_is_no_pause() -> None:
-    assert edges([0.9, 0.9, 0.1, 0.1, 0.9, 0.9]) == [(1, VoiceStarted(0))]
+    assert edges([0.9, 0.9, 0.1, 0.9, 0.9]) == [(1, VoiceStarted(0))]
 
 
 def test_once_speaking_a_weaker_window_is_still_voiced() -> None:

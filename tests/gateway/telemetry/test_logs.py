@@ -19,6 +19,7 @@ def restored() -> Iterator[None]:
     structlog.reset_defaults()
     root.handlers[:] = handlers
     root.setLevel(level)
+    logging.getLogger("uvicorn.error").filters.clear()
 
 
 def logged(*, caller_text: bool = False, level: str = "info") -> list[dict[str, object]]:
