@@ -7,7 +7,7 @@ import pytest
 from streaming import events as ev
 from streaming import notices as nt
 from streaming.config import BargeIn, SessionConfig, TurnDetection, TurnMode
-from streaming.effects import CancelEpoch, HoldPlayout, ReleasePlayout
+from streaming.effects import CancelEpoch, Effect, HoldPlayout, ReleasePlayout
 from streaming.jobs import GenerationDone, GenerationFailed, PartialTranscript, SynthesisFailed, Token, Usage
 from tests.streaming.scene import Scene, Script
 
@@ -307,3 +307,19 @@ def test_words_that_come_while_the_reply_goes_on_again_end_it() -> None:
     scene.feed(PartialTranscript(utterance, "mm-hm but what about Monday"))
     assert scene.counts["barge_in_committed"] == 1
     assert statuses(scene) == ["cancelled"]
+
+
+def test_a_hold_that_nobody_answers_for_is_released() -> None:
+    scene = talking(AGENT)
+    scene.speak("hm", ms=96)
+    scene._perform([effect for effect in _closed(scene) if not isinstance(effect, ReleasePlayout)])
+    scene.run(6_000)
+    assert scene.counts["barge_in_released"] == 1
+    assert statuses(scene) == ["completed"]
+
+
+def _closed(scene: Scene) -> list[Effect]:
+    """The utterance is lost without a word, which no event does."""
+    scene.session._effects = []
+    scene.session._listening.close()
+    return scene.session._effects

@@ -7,7 +7,7 @@ from streaming import events as ev
 from streaming import notices as nt
 from streaming.config import BargeIn, ResponseOptions, SessionConfig, TurnDetection, TurnMode
 from streaming.conversation import Item, PartKind
-from streaming.jobs import Message
+from streaming.jobs import Message, Token
 from tests.streaming.scene import Scene, Script
 
 PLAIN = SessionConfig(instructions="Be nice.", turn=TurnDetection())
@@ -56,6 +56,21 @@ def test_a_text_reply_has_text_deltas_and_no_sound() -> None:
     assert len(deltas) == 3
     assert not scene.syntheses
     assert scene.kinds()[-2:] == ["OutputEnded", "ResponseDone"]
+
+
+def test_a_cancelled_text_reply_keeps_what_was_written() -> None:
+    scene = Scene(msgspec.structs.replace(PLAIN, audio_output=False), Script(token_ms=100))
+    scene.feed(text("a", "hello"))
+    scene.feed(ev.CreateResponse())
+    scene.run(200)
+    first = scene.generations[0].epoch
+    scene.feed(ev.CancelResponse())
+    assert scene.texts[1] == ("assistant", "You said")
+    scene.feed(ev.CreateResponse())
+    scene.feed(Token(first, " late"))
+    scene.run(2_000)
+    assert scene.counts["late_token"] == 1
+    assert scene.texts[1] == ("assistant", "You said")
 
 
 def test_one_response_may_override_the_session() -> None:
@@ -195,6 +210,17 @@ def test_a_commit_alone_starts_no_response() -> None:
     scene.feed(ev.CommitInput(scene.seen))
     scene.run(4_000)
     assert scene.texts == [("user", "push to talk")]
+
+
+def test_two_commits_before_the_first_words_are_there_keep_their_order() -> None:
+    scene = Scene(MANUAL, Script(stt_ms=1_000))
+    append(scene, 400)
+    scene.feed(ev.CommitInput(scene.seen))
+    append(scene, 400)
+    scene.feed(ev.CommitInput(scene.seen))
+    assert scene.kinds() == ["InputCommitted", "ItemAdded", "InputCommitted", "ItemAdded"]
+    scene.run(3_000)
+    assert scene.texts == [("user", "push to talk"), ("user", "push to talk")]
 
 
 def test_less_than_100_ms_cannot_be_committed() -> None:

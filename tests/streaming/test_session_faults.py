@@ -117,6 +117,15 @@ def test_a_model_that_stalls_has_its_words_spoken() -> None:
     assert first.first_clause_ms - first.first_token_ms == pytest.approx(2 * 600 + 250)
 
 
+def test_a_stall_while_a_clause_is_being_spoken_waits_for_it() -> None:
+    reply = "Well, yes, I do think that it is fine."
+    scene = Scene(PLAIN, Script(reply=lambda messages: reply, token_ms=300, tts_ms=1_500))
+    scene.say("hello there", wait_ms=15_000)
+    assert done(scene)[0].status == "completed"
+    assert scene.texts[-1] == ("assistant", reply)
+    assert scene.syntheses[0].text == "Well,"
+
+
 def test_speech_is_made_at_most_three_seconds_ahead() -> None:
     scene = Scene(PLAIN, Script(reply=lambda messages: LONG, tts_ms=1))
     scene.speak("hello there")
