@@ -12,8 +12,9 @@ from typing import Any
 from streaming import events as ev
 from streaming.answering import Answering
 from streaming.config import BargeIn, ResponseOptions, SessionConfig
-from streaming.conversation import Conversation, Item, ItemError, PartKind
+from streaming.conversation import Conversation, Item, PartKind
 from streaming.effects import CancelTimer, Count, Effect, EndCall, Notify, SetTimer
+from streaming.item_commands import ItemCommands
 from streaming.jobs import (
     INPUT_RATE_HZ,
     EndOfTurnScored,
@@ -32,9 +33,6 @@ from streaming.notices import (
     InputCleared,
     InputCommitted,
     ItemAdded,
-    ItemDeleted,
-    ItemRetrieved,
-    ItemTruncated,
     Notice,
     SpeechStarted,
     TranscriptCompleted,
@@ -64,6 +62,7 @@ class Session:
         self._effects: list[Effect] = []
         self._listening = Listening(call_id, config.language, config.turn, new_id, self._emit, self)
         self._answering = Answering(call_id, config, self.conversation, new_id, self._emit)
+        self._items = ItemCommands(self.conversation, self._answering, self._notify)
         self._new_id = new_id
         self._wanted: ResponseOptions | None = None
         """A response asked for while the words it shall answer are still being transcribed."""
@@ -92,10 +91,10 @@ class Session:
             ev.Configure: self._configure,
             ev.CommitInput: self._commit,
             ev.ClearInput: self._clear,
-            ev.CreateItem: self._create_item,
-            ev.RetrieveItem: self._retrieve_item,
-            ev.DeleteItem: self._delete_item,
-            ev.TruncateItem: self._truncate_item,
+            ev.CreateItem: self._items.create,
+            ev.RetrieveItem: self._items.retrieve,
+            ev.DeleteItem: self._items.delete,
+            ev.TruncateItem: self._items.truncate,
             ev.CreateResponse: self._create_response,
             ev.CancelResponse: self._cancel_response,
         }
@@ -177,10 +176,14 @@ class Session:
                 self.nothing_said(utterance, now)
                 return
             self._answering.interrupt_reply("turn_detected", utterance.onset_at, now)
+        if self._wanted is not None:
+            self._answering.drop_speculation()  # the client has asked for a response of its own
         promoted = self._answering.speculation_for(utterance)
         self._admit(utterance)
-        if utterance.announced or not turn.create_response or self._draining:
+        if self._wanted is not None:
             self._answer_wanted(utterance, now)
+        elif utterance.announced or not turn.create_response or self._draining:
+            return
         elif self._answering.busy:
             self._unanswered = utterance
         else:
@@ -192,12 +195,12 @@ class Session:
         self._emit(Count("utterance_without_words"))
         if utterance.announced:
             self._tell_transcript(utterance)
-            self._answer_wanted(utterance, now)
         else:
             if utterance.error is not None:
                 self._notify(CommandFailed(*utterance.error, fault="server"))
                 self._apologize(now)
             self._notify(InputCleared())
+        self._answer_wanted(utterance, now)
 
     # --- the call ---------------------------------------------------------------------------------------------
 
@@ -263,44 +266,6 @@ class Session:
         self._listening.clear(event.end_samples)
         self._notify(InputCleared())
 
-    def _create_item(self, event: ev.CreateItem, now: float) -> None:
-        try:
-            previous = self.conversation.add(event.item, event.previous_item_id)
-        except ItemError as error:
-            self._refuse(error, event.event_id)
-            return
-        self._answering.version += 1
-        self._notify(ItemAdded(event.item, previous, done=True))
-
-    def _retrieve_item(self, event: ev.RetrieveItem, now: float) -> None:
-        try:
-            self._notify(ItemRetrieved(self.conversation.get(event.item_id)))
-        except ItemError as error:
-            self._refuse(error, event.event_id)
-
-    def _delete_item(self, event: ev.DeleteItem, now: float) -> None:
-        try:
-            self.conversation.delete(event.item_id)
-        except ItemError as error:
-            self._refuse(error, event.event_id)
-            return
-        self._answering.version += 1
-        self._notify(ItemDeleted(event.item_id))
-
-    def _truncate_item(self, event: ev.TruncateItem, now: float) -> None:
-        try:
-            item = self.conversation.get(event.item_id)
-            if item.kind is not PartKind.OUTPUT_AUDIO or event.content_index != 0:
-                raise ItemError(
-                    "invalid_truncate", "only the audio of an assistant message can be truncated", "item_id"
-                )
-            if not self._answering.truncate(event.item_id, event.audio_end_ms, now):
-                raise ItemError("invalid_truncate", "its audio is shorter than that, or long forgotten", "audio_end_ms")
-        except ItemError as error:
-            self._refuse(error, event.event_id)
-            return
-        self._notify(ItemTruncated(event.item_id, event.content_index, event.audio_end_ms))
-
     def _create_response(self, event: ev.CreateResponse, now: float) -> None:
         waiting = self._listening.closing
         if self._answering.busy or self._wanted is not None:
@@ -343,6 +308,7 @@ class Session:
         self._notify(TranscriptCompleted(utterance.item_id, utterance.text, audio_ms))
 
     def _answer_wanted(self, utterance: Utterance, now: float) -> None:
+        """The response a client asked for while words were missing, once none are."""
         if self._wanted is not None and not self._listening.closing and not self._answering.busy:
             options, self._wanted = self._wanted, None
             self._answering.start(options, utterance, now)
@@ -404,9 +370,6 @@ class Session:
         if self._armed is None or due < self._armed:
             self._armed = due
             self._emit(SetTimer(due))
-
-    def _refuse(self, error: ItemError, event_id: str | None) -> None:
-        self._notify(CommandFailed(error.code, str(error), error.param, event_id))
 
     def _notify(self, notice: Notice) -> None:
         self._emit(Notify(notice))

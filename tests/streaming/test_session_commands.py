@@ -274,6 +274,27 @@ def test_one_response_at_most_is_wanted_before_the_words_are_there() -> None:
     assert [event_id for _, event_id in codes(scene)] == ["e1", "e2"]
 
 
+def test_a_response_asked_for_while_a_turns_words_are_missing_is_that_turns_answer() -> None:
+    scene = Scene(PLAIN, Script(stt_ms=1_000))
+    scene.say("hello there", wait_ms=700)
+    scene.feed(ev.CreateResponse(ResponseOptions(instructions="Be rude.")))
+    scene.silence(5_000)
+    assert scene.texts == [("user", "hello there"), ("assistant", "You said hello there")]
+    assert scene.generations[-1].messages[0].content == "Be rude."
+    scene.feed(ev.CreateResponse(event_id="e1"))
+    assert codes(scene) == []
+
+
+def test_a_response_asked_for_while_a_noise_is_looked_into_comes_all_the_same() -> None:
+    scene = Scene(PLAIN, Script(stt_ms=1_000, partial_after_ms=None))
+    scene.feed(text("a", "hello"))
+    scene.speak("", ms=400)
+    scene.silence(700)
+    scene.feed(ev.CreateResponse())
+    scene.silence(5_000)
+    assert scene.texts == [("user", "hello"), ("assistant", "You said hello")]
+
+
 def test_committing_under_server_vad_ends_the_turn_early() -> None:
     scene = Scene(PLAIN)
     scene.speak("hello there")

@@ -1,0 +1,60 @@
+"""What a client does to the message list: Realtime's ``conversation.item`` events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from streaming.answering import Answering
+from streaming.conversation import Conversation, ItemError, PartKind
+from streaming.events import CreateItem, DeleteItem, RetrieveItem, TruncateItem
+from streaming.notices import CommandFailed, ItemAdded, ItemDeleted, ItemRetrieved, ItemTruncated, Notice
+
+
+class ItemCommands:
+    """Each is answered by its notice, or by one ``CommandFailed``."""
+
+    def __init__(self, conversation: Conversation, answering: Answering, notify: Callable[[Notice], None]) -> None:
+        self._conversation = conversation
+        self._answering = answering
+        self._notify = notify
+
+    def create(self, event: CreateItem, now: float) -> None:
+        try:
+            previous = self._conversation.add(event.item, event.previous_item_id)
+        except ItemError as error:
+            self._refuse(error, event.event_id)
+            return
+        self._answering.version += 1
+        self._notify(ItemAdded(event.item, previous, done=True))
+
+    def retrieve(self, event: RetrieveItem, now: float) -> None:
+        try:
+            self._notify(ItemRetrieved(self._conversation.get(event.item_id)))
+        except ItemError as error:
+            self._refuse(error, event.event_id)
+
+    def delete(self, event: DeleteItem, now: float) -> None:
+        try:
+            self._conversation.delete(event.item_id)
+        except ItemError as error:
+            self._refuse(error, event.event_id)
+            return
+        self._answering.version += 1
+        self._notify(ItemDeleted(event.item_id))
+
+    def truncate(self, event: TruncateItem, now: float) -> None:
+        try:
+            item = self._conversation.get(event.item_id)
+            if item.kind is not PartKind.OUTPUT_AUDIO or event.content_index != 0:
+                raise ItemError(
+                    "invalid_truncate", "only the audio of an assistant message can be truncated", "item_id"
+                )
+            if not self._answering.truncate(event.item_id, event.audio_end_ms, now):
+                raise ItemError("invalid_truncate", "its audio is shorter than that, or long forgotten", "audio_end_ms")
+        except ItemError as error:
+            self._refuse(error, event.event_id)
+            return
+        self._notify(ItemTruncated(event.item_id, event.content_index, event.audio_end_ms))
+
+    def _refuse(self, error: ItemError, event_id: str | None) -> None:
+        self._notify(CommandFailed(error.code, str(error), error.param, event_id))
