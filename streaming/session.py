@@ -43,6 +43,7 @@ from streaming.reply import Reply
 from streaming.vad import samples_to_ms
 
 LEAST_COMMIT_MS = 100
+MAX_IDLE_FACTOR = 8
 
 
 class Session:
@@ -67,6 +68,7 @@ class Session:
         self._wanted: ResponseOptions | None = None
         """A response asked for while the words it shall answer are still being transcribed."""
         self._unanswered: Utterance | None = None
+        self._idle_prompts = 0
         self._ends_at = now + config.max_call_s
         self._armed: float | None = None
         self._draining = False
@@ -143,6 +145,7 @@ class Session:
     # --- what listening leads to (TurnTaking) -----------------------------------------------------------------
 
     def speech_started(self, utterance: Utterance, now: float) -> None:
+        self._idle_prompts = 0
         how = self.config.turn.barge_in
         started = SpeechStarted(utterance.item_id, samples_to_ms(utterance.start_samples))
         if how is BargeIn.IGNORE or self._is_farewell():
@@ -340,10 +343,14 @@ class Session:
     def _idle_at(self) -> float | None:
         since, timeout_ms = self._answering.idle_since, self.config.turn.idle_timeout_ms
         quiet = not self._answering.busy and self._listening.current is None and not self._listening.closing
-        return since + timeout_ms / 1000 if quiet and since is not None and timeout_ms is not None else None
+        if not quiet or since is None or timeout_ms is None:
+            return None
+        return since + timeout_ms / 1000 * min(2**self._idle_prompts, MAX_IDLE_FACTOR)
 
     def _idle(self, now: float) -> None:
-        """``idle_timeout_ms``: the caller has said nothing for too long; commit the silence and speak."""
+        """``idle_timeout_ms``: the caller has said nothing for too long; commit the silence and speak. Each prompt that
+        gets no answer doubles the time to the next."""
+        self._idle_prompts += 1
         item = Item(self._new_id("item"), "user", PartKind.INPUT_AUDIO, "")
         end_ms = samples_to_ms(self._listening.seen_samples)
         start_ms = max(0, end_ms - (self.config.turn.idle_timeout_ms or 0))

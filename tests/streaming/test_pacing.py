@@ -124,6 +124,31 @@ def test_audio_long_heard_is_forgotten() -> None:
     assert pacer.kept_samples <= 2 * RATE
 
 
+def test_an_hour_with_stalls_neither_drifts_nor_bursts() -> None:
+    """CASES.md: a one-hour paced run, its loop blocked now and then for less than the lead."""
+    hour_s, frame_s, lead_s = 3_600, 0.1, 0.3
+    pacer = Pacer(RATE, frame_ms=100, lead_ms=300)
+    now, sent, stalls = 1_000.0, 0, 0
+    second = tone(RATE)
+    for _ in range(2):
+        pacer.append(second, last=False)
+    while sent < hour_s * RATE:
+        if pacer.pending_samples < RATE:
+            pacer.append(second, last=False)
+        due = pacer.next_at(now)
+        assert due is not None
+        now = max(now, due)
+        stalls += 1
+        if stalls % 500 == 0:
+            now += 0.06 if stalls % 1_000 else 0.15
+        frame = pacer.take(now)
+        assert frame is not None
+        sent += len(frame)
+        ahead_s = sent / RATE - (now - 1_000.0)
+        assert ahead_s <= lead_s + 1e-6
+    assert abs(now - 1_000.0 - hour_s) <= lead_s + frame_s
+
+
 @given(
     st.lists(st.integers(0, 2_000), min_size=1, max_size=20),
     st.sampled_from([20, 40, 200, 320]),

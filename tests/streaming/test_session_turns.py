@@ -1,5 +1,7 @@
 """From the caller's voice to one answer a turn (CASES.md: lost words, double reply, end of turn, silence)."""
 
+import itertools
+
 import pytest
 
 from streaming import events as ev
@@ -325,6 +327,22 @@ def test_a_silent_caller_is_prompted_after_the_reply_was_heard() -> None:
     assert len(prompted) == 1
     assert 5.0 <= prompted[0] - ended <= 5.5
     assert len(scene.generations) == 2
+
+
+def test_prompts_without_an_answer_come_ever_more_rarely_until_the_caller_speaks() -> None:
+    scene = Scene(SessionConfig(turn=TurnDetection(idle_timeout_ms=5_000)))
+    prompted: list[float] = []
+    scene.on_notice = lambda notice: prompted.append(scene.now) if isinstance(notice, nt.IdleTimeout) else None
+    scene.say("hello there", wait_ms=150_000)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(prompted)]
+    waits = [10, 20, 40, 40]  # and the prompt's own length, 1 to 11 s
+    assert all(0 < gap - wait < 12 for gap, wait in zip(gaps, waits, strict=False))
+    assert len(gaps) >= 3
+    prompted.clear()
+    spoke_at = scene.now
+    scene.say("hello there", wait_ms=9_000)
+    assert len(prompted) == 1
+    assert prompted[0] - spoke_at < 10
 
 
 def test_an_hour_is_enough() -> None:
