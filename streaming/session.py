@@ -345,7 +345,7 @@ class Session:
         quiet = not self._answering.busy and self._listening.current is None and not self._listening.closing
         if not quiet or since is None or timeout_ms is None:
             return None
-        return since + timeout_ms / 1000 * min(2**self._idle_prompts, MAX_IDLE_FACTOR)
+        return since + timeout_ms / 1000 * min(1 << self._idle_prompts, MAX_IDLE_FACTOR)
 
     def _idle(self, now: float) -> None:
         """``idle_timeout_ms``: the caller has said nothing for too long; commit the silence and speak. Each prompt that

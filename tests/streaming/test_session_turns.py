@@ -335,7 +335,7 @@ def test_prompts_without_an_answer_come_ever_more_rarely_until_the_caller_speaks
     scene.on_notice = lambda notice: prompted.append(scene.now) if isinstance(notice, nt.IdleTimeout) else None
     scene.say("hello there", wait_ms=150_000)
     gaps = [later - earlier for earlier, later in itertools.pairwise(prompted)]
-    waits = [10, 20, 40, 40]  # and the prompt's own length, 1 to 11 s
+    waits = [10, 20, 40]  # and the prompt's own length
     assert all(0 < gap - wait < 12 for gap, wait in zip(gaps, waits, strict=False))
     assert len(gaps) >= 3
     prompted.clear()
