@@ -25,8 +25,8 @@ from engines.tts.g2p.english import SpokenWord
 Floats = npt.NDArray[np.float32]
 
 THREADS = 2
-"""A caller hears silence until a first clause is spoken, and what can wait leaves the machine to it (engines/lane.py): two
-threads make it in 123 ms where one takes 204 ms. With every core busy they cost 9 % of the speech made a second."""
+"""A caller hears silence until a first clause is spoken, and what can wait leaves the machine to it (engines/lane.py):
+two threads make it in 123 ms where one takes 204 ms. With every core busy they cost 9 % of the speech made a second."""
 
 _DURATIONS = "/Ceil_output_0"
 _BEGIN, _PAD, _END, _SPACE = "^", "_", "$", " "
