@@ -127,6 +127,7 @@ class Call:
             fx.Promote: self._promote,
             fx.CancelEpoch: self._cancel_epoch,
             fx.CancelJobs: self._cancel_jobs,
+            fx.CancelGeneration: lambda e: self._guarded.ask(engines.llm.cancel, record.id, e.epoch),
             fx.OpenPlayout: lambda e: self._playout.open(e.epoch, e.response_id, e.item_id),
             fx.HoldPlayout: self._hold,
             fx.ReleasePlayout: self._release,
@@ -166,6 +167,10 @@ class Call:
     async def hear(self, pcm: Pcm16) -> None:
         """Caller audio at 16 kHz, any length. Returns when there is room for more."""
         await self._caller.hear(pcm)
+
+    async def caught_up(self) -> None:
+        """All audio so far has been looked at, so that a commit is of all that was said."""
+        await self._caller.caught_up()
 
     @property
     def heard_samples(self) -> int:

@@ -18,6 +18,7 @@ from streaming.jobs import (
     ScoreEndOfTurn,
     TranscriptionFailed,
 )
+from streaming.vad import WINDOW_SAMPLES
 
 BACKLOG_SAMPLES = 2 * INPUT_RATE_HZ
 """Caller audio the voice activity detector may be behind before the leg has to wait."""
@@ -87,6 +88,17 @@ class CallerAudio:
                 async with asyncio.timeout(ROOM_POLL_S):
                     await self._room.wait()
         return True
+
+    async def caught_up(self) -> None:
+        """Wait, but not for long, until the detector has come to the end of what was fed, but for a part window."""
+        until = self._loop.time() + ROOM_S
+        while self._ring.end_samples - self._scored_samples >= WINDOW_SAMPLES and self._loop.time() < until:
+            if self._closed:
+                return
+            self._room.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ROOM_POLL_S):
+                    await self._room.wait()
 
     def _take(self, pcm: Pcm16) -> None:
         if self._closed or not len(pcm):

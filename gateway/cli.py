@@ -84,12 +84,18 @@ def serve(
 
 def config_check(config: ConfigFile = None) -> None:
     """Print the settings as they resolve, the key hidden; exit code 2 when they are wrong."""
+    from engines.api import EngineError
+    from engines.registry import find_preset
     from gateway.security.listening import check_listening
-    from gateway.settings import describe
+    from gateway.settings import ConfigurationError, describe
 
     with _reported():
         settings = _settings(config, {})
         check_listening(settings)
+        try:
+            find_preset(settings.preset)
+        except EngineError as error:
+            raise ConfigurationError(error.code, f"preset: {error}") from None
         typer.echo("\n".join(describe(settings)))
 
 

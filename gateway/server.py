@@ -27,6 +27,7 @@ from gateway.app import Startup, create_app
 from gateway.security.listening import check_listening
 from gateway.settings import ConfigurationError, Settings
 from gateway.state import Gateway
+from gateway.transports.websocket import ON_LOST
 
 _log = structlog.get_logger(__name__)
 
@@ -101,6 +102,9 @@ class _WebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         if self._cut is not None:
             self._cut.cancel()
+        tell = (getattr(self, "scope", None) or {}).get(ON_LOST)
+        if tell is not None:
+            tell()
 
 
 class _Server(uvicorn.Server):

@@ -214,7 +214,7 @@ class Switchboard:
 
         Returns when no call is left, at the latest after the sum of the three."""
         self._enter(_Stage.DRAINING)
-        _log.info("draining", calls=self.live)
+        _log.info("draining; a second signal hangs up at once", calls=self.live, grace_s=grace_s)
         if await self._emptied(grace_s):
             return
         self._enter(_Stage.FAREWELL)

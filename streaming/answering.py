@@ -296,11 +296,9 @@ class Answering:
         if reply is not None and self.held_at is None and self._over(reply, now):
             status: Status = "failed" if reply.failure else "completed"
             if reply.generated == "length" and not reply.failure:
-                self._end(reply, "incomplete", "max_output_tokens", reply.item("completed", reply.raw), now)
+                self._end(reply, "incomplete", "max_output_tokens", reply.heard_item(now), now)
             else:
-                text = reply.heard_text(reply.clock.dry_at(now)) if reply.failure else reply.raw
-                item = reply.item(status, text, cut=reply.failure is not None and bool(text))
-                self._end(reply, status, "error" if reply.failure else None, item, now)
+                self._end(reply, status, "error" if reply.failure else None, reply.heard_item(now), now)
 
     def change(self, item: Item) -> None:
         """Put a new state of an item into the context."""

@@ -7,6 +7,7 @@ caller heard, once it is known; :meth:`Conversation.messages` is the prompt made
 from __future__ import annotations
 
 import enum
+import itertools
 from typing import Literal
 
 import msgspec
@@ -17,6 +18,8 @@ MAX_ITEMS = 1_000
 """Items kept in one call. Beyond it the oldest that is not a system message goes."""
 
 MAX_ITEM_CHARS = 64_000
+MAX_CHARS = 256_000
+"""Text of all items together; beyond it, too, the oldest go: more than any model here reads."""
 
 Role = Literal["system", "user", "assistant"]
 ROOT = "root"
@@ -61,7 +64,7 @@ class Conversation:
     def __init__(self) -> None:
         self._items: list[Item] = []
         self.dropped = 0
-        """Items that went because of :data:`MAX_ITEMS`."""
+        """Items that went because of :data:`MAX_ITEMS` or :data:`MAX_CHARS`."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -126,9 +129,10 @@ class Conversation:
         raise ItemError("item_not_found", "no item has this id", param)
 
     def _bound(self) -> None:
-        while len(self._items) > MAX_ITEMS:
+        chars = sum(len(item.text or "") for item in self._items)
+        while len(self._items) > MAX_ITEMS or chars > MAX_CHARS:
             oldest = next((i for i, item in enumerate(self._items) if item.role != "system"), 0)
-            del self._items[oldest]
+            chars -= len(self._items.pop(oldest).text or "")
             self.dropped += 1
 
 
@@ -138,14 +142,9 @@ def _as_heard(item: Item) -> str:
 
 
 def _join(messages: list[Message]) -> tuple[Message, ...]:
+    spoken = (message for message in messages if message.content.strip())
     joined: list[Message] = []
-    for message in messages:
-        text = message.content.strip()
-        if not text:
-            continue
-        if joined and joined[-1].role == message.role:
-            separator = "\n" if message.role == "system" else " "
-            joined[-1] = Message(message.role, joined[-1].content + separator + text)
-        else:
-            joined.append(Message(message.role, text))
+    for role, run in itertools.groupby(spoken, key=lambda message: message.role):
+        separator = "\n" if role == "system" else " "
+        joined.append(Message(role, separator.join(message.content.strip() for message in run)))
     return tuple(joined)

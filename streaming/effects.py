@@ -30,6 +30,12 @@ class CancelJobs(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class CancelGeneration(msgspec.Struct, frozen=True):
+    """Stop only the language model: what it has said is still spoken."""
+
+    epoch: int
+
+
 class OpenPlayout(msgspec.Struct, frozen=True):
     """Audio of this epoch goes to the leg from now on, tagged with these ids on a Realtime wire."""
 
@@ -116,6 +122,7 @@ Effect = (
     | Promote
     | CancelEpoch
     | CancelJobs
+    | CancelGeneration
     | OpenPlayout
     | HoldPlayout
     | ReleasePlayout

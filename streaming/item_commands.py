@@ -7,19 +7,25 @@ from collections.abc import Callable
 from streaming.answering import Answering
 from streaming.conversation import Conversation, ItemError, PartKind
 from streaming.events import CreateItem, DeleteItem, RetrieveItem, TruncateItem
+from streaming.listening import Listening
 from streaming.notices import CommandFailed, ItemAdded, ItemDeleted, ItemRetrieved, ItemTruncated, Notice
 
 
 class ItemCommands:
     """Each is answered by its notice, or by one ``CommandFailed``."""
 
-    def __init__(self, conversation: Conversation, answering: Answering, notify: Callable[[Notice], None]) -> None:
+    def __init__(
+        self, conversation: Conversation, answering: Answering, listening: Listening, notify: Callable[[Notice], None]
+    ) -> None:
         self._conversation = conversation
+        self._listening = listening
         self._answering = answering
         self._notify = notify
 
     def create(self, event: CreateItem, now: float) -> None:
         try:
+            if self._listening.knows(event.item.id):
+                raise ItemError("item_already_exists", "this id is that of what the caller is saying", "item.id")
             previous = self._conversation.add(event.item, event.previous_item_id)
         except ItemError as error:
             self._refuse(error, event.event_id)

@@ -144,6 +144,10 @@ class Listening:
         """What is being spoken, or was spoken last and waits for its words."""
         return self.current or (self.closing[-1] if self.closing else None)
 
+    def knows(self, item_id: str) -> bool:
+        """Whether an utterance that is not in the conversation yet has this id."""
+        return any(u.item_id == item_id for u in (*self.closing, self.current) if u is not None)
+
     def deadline(self) -> float | None:
         """When :meth:`on_time` wants to be called at the latest."""
         times = [u.decided_at + FINAL_BOUND_S for u in self.closing if u.decided_at is not None]

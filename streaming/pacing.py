@@ -117,21 +117,24 @@ class Pacer:
         return frame
 
     def hold(self, heard_samples: int) -> None:
-        """Send nothing; the far end played up to here, the rest is kept."""
+        """Send nothing; the far end played up to here, the rest is kept (what was heard long ago is not)."""
         self.held = True
-        self._clock.stop(heard_samples)
+        self._clock.stop(max(heard_samples, self._kept_from(heard_samples)))
 
     def release(self) -> int:
         """Go on, from the quietest moment shortly before the hold. Returns the position."""
         self.held = False
         heard = self._clock.sent_samples
-        start = max(self._blocks[0][0] if self._blocks else heard, heard - self.rate_hz * REWIND_MS // 1000)
+        start = max(self._kept_from(heard), heard - self.rate_hz * REWIND_MS // 1000)
         latest = heard - self.rate_hz * MIN_REWIND_MS // 1000
         position = heard
         if start < latest:
             position = start + quietest_dip(self._read(start, latest), self.rate_hz)
         self._clock.stop(position)
         return position
+
+    def _kept_from(self, position_samples: int) -> int:
+        return self._blocks[0][0] if self._blocks else position_samples
 
     def _has_frame(self) -> bool:
         return self.pending_samples >= self.frame_samples or (self._whole and self.pending_samples > 0)

@@ -11,7 +11,16 @@ import msgspec
 
 from streaming.config import SessionConfig
 from streaming.conversation import Item, PartKind
-from streaming.effects import CancelEpoch, CancelJobs, ClosePlayout, Effect, Notify, OpenPlayout, TurnTimes
+from streaming.effects import (
+    CancelEpoch,
+    CancelGeneration,
+    CancelJobs,
+    ClosePlayout,
+    Effect,
+    Notify,
+    OpenPlayout,
+    TurnTimes,
+)
 from streaming.heard import HeardLedger
 from streaming.jobs import Generate, Message, Priority, Synthesize, Usage, WordEnd
 from streaming.notices import (
@@ -40,6 +49,9 @@ STEP_S = 15.0
 """Bounds on waiting for a first token, and for a next token or piece of audio."""
 
 MAX_REPLY_CHARS = 20_000
+
+FRAME_MS = 20
+"""The longest frame of any leg: less than this may stay behind in a pacer."""
 
 
 class ReplyState(enum.Enum):
@@ -137,13 +149,15 @@ class Reply:
         self.progress_at = now
         if self.times.first_token_ms is None:
             self._stamp("first_token_ms", now)
-        if len(self.raw) + len(text) > MAX_REPLY_CHARS:
-            text = text[: MAX_REPLY_CHARS - len(self.raw)]
-            self._emit(CancelJobs(self.epoch))
+        too_long = len(self.raw) + len(text) > MAX_REPLY_CHARS
+        text = text[: MAX_REPLY_CHARS - len(self.raw)]
         self.raw += text
         self._announce_text()
         if self.config.audio_output:
             self._add_segments(self._splitter.feed(text), now)
+        if too_long:
+            self._emit(CancelGeneration(self.epoch))
+            self.end_text("length", self.usage, now)
 
     def end_text(self, reason: str, usage: Usage, now: float) -> None:
         self.progress_at = now
@@ -219,7 +233,9 @@ class Reply:
 
     @property
     def all_sent(self) -> bool:
-        return self.made and self.clock.sent_samples >= self.ledger.samples
+        """A failed reply may end inside a segment, whose last piece is too short for a frame and never leaves."""
+        left = self.config.output_rate_hz * FRAME_MS // 1000 if self.failure else 0
+        return self.made and self.clock.sent_samples + left >= self.ledger.samples
 
     @property
     def waits_for_engine(self) -> bool:
@@ -260,6 +276,13 @@ class Reply:
         self._heard_override = samples
         complete = samples >= self.ledger.samples and self.made
         return self.item("completed" if complete else "incomplete", self.heard_text(now), cut=not complete)
+
+    def heard_item(self, now: float) -> Item:
+        """What the context keeps of it once all was sent: what a client said it heard, what a failure left, or all."""
+        if self._heard_override is None and self.failure is None:
+            return self.item("completed", self.raw)
+        text = self.heard_text(self.clock.dry_at(now))
+        return self.item("incomplete", text, cut=bool(text) and text != self.raw)
 
     def cut(self, now: float) -> Item:
         """Stop at once. Returns the item as it was heard; :meth:`finish` tells the wire."""

@@ -45,6 +45,9 @@ from streaming.vad import samples_to_ms
 LEAST_COMMIT_MS = 100
 MAX_IDLE_FACTOR = 8
 
+LAST_WORD_S = 0.3
+"""Given to the far end's buffers before a call is ended after its last word."""
+
 
 class Session:
     """Feed it every event of one call, in order, with the time; perform its effects in order.
@@ -63,12 +66,13 @@ class Session:
         self._effects: list[Effect] = []
         self._listening = Listening(call_id, config.language, config.turn, new_id, self._emit, self)
         self._answering = Answering(call_id, config, self.conversation, new_id, self._emit)
-        self._items = ItemCommands(self.conversation, self._answering, self._notify)
+        self._items = ItemCommands(self.conversation, self._answering, self._listening, self._notify)
         self._new_id = new_id
         self._wanted: ResponseOptions | None = None
         """A response asked for while the words it shall answer are still being transcribed."""
         self._unanswered: Utterance | None = None
         self._idle_prompts = 0
+        self._last_word_at: float | None = None
         self._ends_at = now + config.max_call_s
         self._armed: float | None = None
         self._draining = False
@@ -133,7 +137,10 @@ class Session:
         """After :meth:`handle` raised (a defect): end the turn, keep the call. What it had emitted before is part of
         the answer, for it was said of a state that is now so."""
         self._emit(Count("defect"))
+        lost = self._listening.current is not None or bool(self._listening.closing)
         self._listening.close()
+        if lost:
+            self._notify(InputCleared())
         self._wanted = None
         self._unanswered = None
         self._answering.abandon(now)
@@ -203,6 +210,8 @@ class Session:
                 self._notify(CommandFailed(*utterance.error, fault="server"))
                 self._apologize(now)
             self._notify(InputCleared())
+        if not self._answering.busy:
+            self._answering.idle_since = now if self._answering.idle_since is not None else None
         self._answer_wanted(utterance, now)
 
     # --- the call ---------------------------------------------------------------------------------------------
@@ -244,7 +253,9 @@ class Session:
         utterance = self._listening.current
         if utterance is None or event.end_samples - utterance.start_samples < LEAST_COMMIT_MS * INPUT_RATE_HZ // 1000:
             code = "input_audio_buffer_commit_empty"
-            self._notify(CommandFailed(code, "the buffer holds less than 100 ms of audio", None, event.event_id))
+            self._notify(
+                CommandFailed(code, "the buffer holds less than 100 ms of audio, or no speech", None, event.event_id)
+            )
             return
         if not self._listening.manual:
             self._listening.decide(utterance, now)
@@ -281,6 +292,10 @@ class Session:
 
     def _cancel_response(self, event: ev.CancelResponse, now: float) -> None:
         reply = self._answering.reply
+        if reply is None and self._wanted is not None and event.response_id is None:
+            self._wanted = None  # asked for and taken back before the words were there: nobody was told of it
+            self._emit(Count("response_cancelled"))
+            return
         if reply is None or event.response_id not in (None, reply.response_id):
             message = "there is no active response to cancel" if reply is None else "this response is not active"
             self._notify(CommandFailed("response_cancel_not_active", message, None, event.event_id))
@@ -365,14 +380,20 @@ class Session:
         """After every event: what became ready moves on, and one timer is set for what can't wait longer."""
         if self.ended is None:
             self._answering.advance(now)
-            if self._answering.end_cause is not None:
-                self._end(self._answering.end_cause)
+            if self._answering.end_cause is not None and self._last_word_at is None:
+                self._last_word_at = now
+            if self._last_word_at is not None and now >= self._last_word_at + LAST_WORD_S:
+                self._end(self._answering.end_cause or "server_drain")
         if self.ended is not None:
             return
+        if self._wanted is not None and not self._listening.closing and not self._answering.busy:
+            options, self._wanted = self._wanted, None
+            self._answering.start(options, None, now)
         if self._unanswered is not None and not self._answering.busy:
             utterance, self._unanswered = self._unanswered, None
             self._answering.answer(utterance, None, now)
-        times = (self._listening.deadline(), self._answering.deadline(now), self._idle_at(), self._ends_at)
+        last = self._last_word_at + LAST_WORD_S if self._last_word_at is not None else None
+        times = (self._listening.deadline(), self._answering.deadline(now), self._idle_at(), self._ends_at, last)
         due = min(time for time in times if time is not None)
         if self._armed is None or due < self._armed:
             self._armed = due

@@ -17,6 +17,7 @@ MAX_LABELS = 64
 """Names a label may take; later ones are counted as ``other``, so that no caller can grow the registry."""
 
 STAGES = ("decision", "final", "first_token", "first_clause", "first_audio", "first_sent", "cut_to_silence")
+_CUT = "cut_to_silence"
 _STAGE_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.2, 1.6, 2.5, 5.0, 10.0)
 _CALL_BUCKETS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1_800, 3_600)
 
@@ -82,9 +83,10 @@ class Metrics:
         self._events.labels(self._names.bounded(name)).inc()
 
     def turn(self, times: TurnTimes, before: TurnTimes | None = None) -> None:
-        """A turn's times; ``before`` is the earlier record of the same turn, whose stages were observed already."""
+        """A turn's times; ``before`` is the earlier record of the same turn, whose stages were observed already. What
+        answers no speech (a greeting, a typed message) has no such stages."""
         for stage in STAGES:
-            value: float | None = getattr(times, f"{stage}_ms")
+            value: float | None = getattr(times, f"{stage}_ms") if times.utterance or stage == _CUT else None
             if value is not None and (before is None or getattr(before, f"{stage}_ms") is None):
                 self._stages.labels(stage).observe(value / 1000)
         for kind in ("prompt", "prefilled", "completion"):

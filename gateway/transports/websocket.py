@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import secrets
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -58,6 +60,10 @@ FIRST_WORD_S = 0.3
 """A greeting waits this long for the client's first event: format, voice and speed are fixed once audio goes out."""
 GONE_S = 0.5
 """Who finds that the peer is gone leaves it this long to the receiver to say whether it hung up."""
+
+ON_LOST = "offhook.on_lost"
+"""Where in the ASGI scope the server finds whom to tell that the connection is gone: the protocol's own word for it
+waits behind all messages that came before it."""
 
 TRY_AGAIN_LATER = 1013
 NORMAL = 1000
@@ -120,6 +126,7 @@ async def _answer(
         return
     leg.attach(call)
     structlog.contextvars.bind_contextvars(call=call.id)
+    websocket.scope[ON_LOST] = partial(_lost, asyncio.get_running_loop(), call)
     try:
         gateway.switchboard.register(admission, call)
         if await _accept(websocket):
@@ -130,11 +137,24 @@ async def _answer(
         call.hang_up("server_stop")
         raise
     finally:
+        websocket.scope.pop(ON_LOST, None)
         if not call.finished.is_set():
             call.hang_up("internal_error")  # a task of the call raised
         if websocket.application_state is WebSocketState.CONNECTED and not leg.lost:
             code = INTERNAL_ERROR if record.cause == "internal_error" else NORMAL
             await _close(websocket, code, record.cause or "")
+
+
+def _lost(loop: asyncio.AbstractEventLoop, call: Call) -> None:
+    """The connection is gone, though much of what came over it may not have been read yet."""
+    if not call.finished.is_set():
+        loop.call_later(GONE_S, _hang_up_lost, weakref.ref(call))
+
+
+def _hang_up_lost(known: weakref.ref[Call]) -> None:
+    call = known()
+    if call is not None and not call.finished.is_set():
+        call.hang_up("connection_lost")
 
 
 def _first_config(gateway: Gateway, agent_name: str | None) -> SessionConfig:
@@ -228,12 +248,15 @@ def _said_goodbye(disconnect: Mapping[str, Any]) -> bool:
 async def _perform(inbound: Inbound, ear: _Ear, call: Call) -> None:
     if isinstance(inbound, AppendAudio):
         for number, pcm in enumerate(ear.decode(inbound.audio)):
+            if call.finished.is_set():
+                return
             if number:
                 await asyncio.sleep(0)
             await call.hear(pcm)
         return
     event: Event
     if isinstance(inbound, CommitAudio):
+        await call.caught_up()
         event = CommitInput(call.heard_samples, inbound.event_id)
     elif isinstance(inbound, ClearAudio):
         event = ClearInput(call.heard_samples, inbound.event_id)

@@ -73,9 +73,9 @@ async def test_a_greeting_and_three_turns(tmp_path: Any) -> None:
 
 async def test_a_barge_in_is_heard_to_stop_and_the_context_holds_what_was_heard() -> None:
     story = " ".join(f"word{number}" for number in range(60)) + "."
-    replies = iter([story, "All right."])
     set_ = engines(
-        stt=ScriptedStt((COST, "stop"), partial_every_ms=100), llm=ScriptedLlm(lambda messages: next(replies, "Yes."))
+        stt=ScriptedStt((COST, "stop"), partial_every_ms=100),
+        llm=ScriptedLlm(lambda messages: story if messages[-1].content == COST else "All right."),
     )
     async with served(set_.set, SETTINGS) as here:
         report = await call(here, COST, agent="long", barge_in_after_ms=1_000, barge_in_text=STOP)

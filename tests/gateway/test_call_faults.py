@@ -546,7 +546,7 @@ async def test_a_farewell_that_cannot_be_spoken_ends_the_call_all_the_same() -> 
     rig = CallRig(PLAIN)
     break_method(rig.engines.tts, "synthesize")
     rig.call.drain()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.4)
     assert rig.record.cause == "server_drain"
 
 

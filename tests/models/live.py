@@ -162,8 +162,19 @@ def read_stereo(path: Path) -> tuple[Pcm16, Pcm16, int]:
         return samples[0::2], samples[1::2], file.getframerate()
 
 
+_FIGURES = dict(
+    zip(
+        "0 1 2 3 4 5 6 7 8 9 10 11 12".split(),
+        ("zero one two three four five six seven eight nine ten eleven twelve".split()),
+        strict=True,
+    )
+)
+
+
 def words(text: str | None) -> list[str]:
-    return re.findall(r"[a-z0-9']+", (text or "").lower().replace("’", "'").replace("-", " "))
+    """Lower-case words; small figures as words, as an ear may write either."""
+    found = re.findall(r"[a-z0-9']+", (text or "").lower().replace("’", "'").replace("-", " "))
+    return [_FIGURES.get(word, word) for word in found]
 
 
 def word_errors(said: str | None, heard: str | None) -> int:

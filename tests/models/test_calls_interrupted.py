@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.settings import AgentSettings
-from tests.models.live import LiveGateway, dial, live_gateway, ring, words
+from tests.models.live import LiveGateway, dial, live_gateway, ring, word_errors, words
 from tests.models.speech import say
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(300)]
@@ -44,9 +44,10 @@ async def test_a_caller_who_cuts_in_is_given_silence_and_what_was_heard_is_kept(
     assert first["cut"]
     assert first["text"] in (told.agent_transcript or "")
     # The word under the cut may be lost to an ear, which takes the one before it, too, for another (and goes on with
-    # a guess): what comes before them was heard, and nothing follows.
+    # a guess): what comes before them was heard, but for a word that the ear took for another, and nothing follows.
     kept = words(first["text"])
-    assert words(told.agent_text)[: len(kept) - 2] == kept[:-2]
+    heard = words(told.agent_text)[: len(kept) - 2]
+    assert word_errors(" ".join(kept[:-2]), " ".join(heard)) <= 1
     prompt = gateway.prompts(report.call_id)[-1].messages
     assert [(m.role, m.content) for m in prompt[2:3]] == [("assistant", first["text"] + "…")]
     assert prompt[-1].role == "user"

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from streaming.config import SessionConfig
-from streaming.conversation import MAX_ITEM_CHARS, MAX_ITEMS, Conversation, Item, ItemError, PartKind, Role
+from streaming.conversation import MAX_CHARS, MAX_ITEM_CHARS, MAX_ITEMS, Conversation, Item, ItemError, PartKind, Role
 from streaming.jobs import Message
 
 
@@ -100,3 +100,12 @@ def test_it_is_bounded_and_keeps_system_messages_longest() -> None:
     assert len(talk) == MAX_ITEMS
     assert talk.dropped == 6
     assert talk.items[0].id == "system"
+
+
+def test_its_text_is_bounded_too() -> None:
+    talk = Conversation()
+    for number in range(6):
+        talk.add(item(str(number), text="x" * (MAX_ITEM_CHARS - 1)))
+    assert sum(len(known.text or "") for known in talk.items) <= MAX_CHARS
+    assert talk.items[-1].id == "5"
+    assert talk.dropped == 2

@@ -109,6 +109,19 @@ def test_held_audio_waits_and_goes_on_from_a_dip_shortly_before() -> None:
     assert np.array_equal(frame, audio[position : position + FRAME])
 
 
+def test_a_hold_at_what_was_forgotten_goes_on_at_the_oldest_that_is_kept() -> None:
+    pacer = Pacer(RATE, lead_ms=40)
+    for index in range(60):
+        pacer.append(tone(800), last=index == 59)
+    drain(pacer, 0.0, 5.0)
+    pacer.hold(100)
+    position = pacer.release()
+    assert position > 100
+    frame = pacer.take(9.0)
+    assert frame is not None
+    assert len(frame) == FRAME
+
+
 def test_held_before_its_first_sound_it_begins_at_the_beginning() -> None:
     pacer = Pacer(RATE)
     pacer.hold(0)

@@ -274,6 +274,42 @@ def test_one_response_at_most_is_wanted_before_the_words_are_there() -> None:
     assert [event_id for _, event_id in codes(scene)] == ["e1", "e2"]
 
 
+def test_a_response_that_is_taken_back_before_its_words_are_there_never_comes() -> None:
+    scene = Scene(MANUAL)
+    append(scene, 400)
+    scene.feed(ev.CommitInput(scene.seen))
+    scene.feed(ev.CreateResponse())
+    scene.feed(ev.CancelResponse())
+    scene.run(4_000)
+    assert not scene.told(nt.ResponseCreated)
+    assert codes(scene) == []
+    scene.feed(ev.CreateResponse())
+    assert len(scene.told(nt.ResponseCreated)) == 1
+
+
+def test_an_item_cannot_take_the_id_of_what_the_caller_is_saying() -> None:
+    scene = Scene(PLAIN)
+    scene.speak("hello there")
+    started = scene.told(nt.SpeechStarted)[0]
+    assert isinstance(started, nt.SpeechStarted)
+    scene.feed(text(started.item_id, "mine"))
+    assert codes(scene) == [("item_already_exists", f"e-{started.item_id}")]
+    scene.silence(4_000)
+    assert scene.texts[0] == ("user", "hello there")
+
+
+def test_a_truncation_of_a_reply_that_goes_on_stands() -> None:
+    scene = Scene(PLAIN, Script(reply=lambda messages: REPLY))
+    scene.feed(text("a", "hello"))
+    scene.feed(ev.CreateResponse())
+    scene.run(1_500)
+    scene.feed(ev.TruncateItem(scene.session.conversation.items[1].id, 0, 500))
+    scene.run(5_000)
+    assert done(scene)[0].status == "completed"
+    item = scene.session.conversation.items[1]
+    assert (item.text, item.cut, item.status) == ("One two", True, "incomplete")
+
+
 def test_a_response_asked_for_while_a_turns_words_are_missing_is_that_turns_answer() -> None:
     scene = Scene(PLAIN, Script(stt_ms=1_000))
     scene.say("hello there", wait_ms=700)
@@ -346,6 +382,7 @@ def test_a_cancelled_farewell_still_ends_the_call() -> None:
     scene.feed(ev.CreateResponse(event_id="e1"))
     assert codes(scene) == [("conversation_already_has_active_response", "e1")]
     scene.feed(ev.CancelResponse())
+    scene.run(400)
     assert scene.ended == "server_drain"
 
 
