@@ -346,6 +346,34 @@ async def test_five_minutes_in_one_piece_hold_up_nobody() -> None:
     await asyncio.gather(other, return_exceptions=True)
 
 
+@virtual
+async def test_a_commit_is_of_all_that_was_said_also_what_the_detector_has_not_come_to() -> None:
+    rig = CallRig(PLAIN)
+    rig.call.answered()
+    await rig.call.hear(voice(1_500))
+    assert rig.call._caller._scored_samples < rig.call.heard_samples - 512
+    await rig.call.caught_up()
+    assert rig.call._caller._scored_samples >= rig.call.heard_samples - 512
+    rig.call.handle(CommitInput(rig.call.heard_samples))
+    await asyncio.sleep(4)
+    assert [entry.text for entry in rig.record.transcript][:1] == ["hello there"]
+    await rig.end()
+
+
+@virtual
+async def test_a_commit_does_not_wait_for_ever_for_a_deaf_detector() -> None:
+    rig = CallRig(PLAIN, Engines(vad=DeafVad()))
+    await rig.call.hear(voice(500))
+    began = asyncio.get_running_loop().time()
+    await rig.call.caught_up()
+    assert ROOM_S <= asyncio.get_running_loop().time() - began < ROOM_S + 1
+    waiting = asyncio.create_task(rig.call.caught_up())
+    await asyncio.sleep(0.1)
+    rig.call.hang_up("caller_hung_up")
+    await waiting
+    assert asyncio.get_running_loop().time() - began < ROOM_S + 2
+
+
 class DeafVad(EnergyVad):
     """Takes audio and never says a word."""
 
