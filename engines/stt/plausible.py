@@ -17,7 +17,9 @@ _NO_SPEECH_UNLESS_SURE_OF = 4
 """With this many different words, said surely, a high no-speech probability is not believed."""
 _SURE_LOG_PROBABILITY = -0.45
 _GUESSED_LOG_PROBABILITY = -2.5
-"""At or below it the words are a guess, whatever they are: noise gave -1.9 to -5, spoken words at least -2.3."""
+_GUESSED_NO_SPEECH = 0.4
+"""Words this unsure are a guess, if there may be no speech at all: noise gave -1.9 to -5 with a no-speech probability
+of 0.59 and more. A lone "stop" cut off right at its end is as unsure (-3.2), but gives no more than 0.30."""
 _WEAK_NO_SPEECH = 0.45
 _WEAK_LOG_PROBABILITY = -1.9
 _PHANTOM_NO_SPEECH = 0.4
@@ -66,7 +68,7 @@ def spoken_text(hypothesis: Hypothesis) -> str:
     if not words:
         return ""
     no_speech, sureness = hypothesis.no_speech_probability, hypothesis.average_log_probability
-    if sureness <= _GUESSED_LOG_PROBABILITY:
+    if sureness <= _GUESSED_LOG_PROBABILITY and no_speech >= _GUESSED_NO_SPEECH:
         return ""
     if no_speech >= _NO_SPEECH:
         sure = sureness >= _SURE_LOG_PROBABILITY and len(set(words)) >= _NO_SPEECH_UNLESS_SURE_OF and not loops(text)

@@ -45,7 +45,7 @@ async def test_a_question_is_heard_and_answered_in_sentences(gateway: LiveGatewa
     assert len(words(transcript)) >= 3
     assert transcript.strip()[0].isupper()
     assert transcript.strip()[-1] in ".!?"
-    assert word_errors(transcript, turn.agent_text) <= len(words(transcript)) // 4
+    assert word_errors(transcript, turn.agent_text) <= max(2, len(words(transcript)) // 4)  # the ear errs, too
     assert report.greeting is not None
     assert word_errors(report.greeting.agent_transcript, report.greeting.agent_text) <= 1
     caller, agent, rate_hz = read_stereo(recording)
