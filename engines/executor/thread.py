@@ -27,13 +27,14 @@ import structlog
 
 from engines.api import EngineError
 from engines.executor.cache import ClearCacheGuard
-from engines.executor.policy import Agenda, Choice, Key, Step
+from engines.executor.policy import Agenda, Choice, Key, Kind
 from streaming.jobs import Priority
 
 T = TypeVar("T")
 Deliver = Callable[[], None]
 
 _OWNER = "executor"
+_RUN = Kind(_OWNER, "run")
 _IDLE_BEAT_S = 0.5
 _RANDOM_SEED = 0
 
@@ -275,7 +276,7 @@ class MlxExecutor:
             for workload in self._workloads.values():
                 workload.settle()
             guard.serve(sum(workload.open_streams for workload in self._workloads.values()))
-            choice = self.agenda.choose(self._clock(), hold_starts=guard.holding)
+            choice = self.agenda.choose(self._clock(), hold_streams=guard.holding)
             if choice is not None:
                 self._quantum(choice)
             self._flush()
@@ -301,14 +302,14 @@ class MlxExecutor:
         try:
             workload.quantum(choice)
         except Exception as error:  # noqa: BLE001 (a model's defect must not end the thread)
-            _log.exception("a quantum failed", owner=choice.owner, step=choice.step.value, jobs=len(choice.keys))
+            _log.exception("a quantum failed", owner=choice.owner, step=choice.kind.name, jobs=len(choice.keys))
             workload.abandon(choice, f"{type(error).__name__}: {error}")
 
     def _accept_run(self, run_id: int, function: Callable[[], Any], priority: Priority) -> None:
         key = Key(_OWNER, "", run_id)
         self._functions[key] = partial(self._perform_run, run_id, function)
         now = self._clock()
-        self.agenda.add(key, Step.RUN, priority, now, now)
+        self.agenda.add(key, _RUN, priority, now, now)
 
     def _perform_run(self, run_id: int, function: Callable[[], Any]) -> None:
         result, failure = None, None

@@ -16,14 +16,14 @@ import structlog
 
 from engines.executor.batch import Prompt, Stepped, TokenBatch
 from engines.executor.cache import KeptCache, KeptCaches, common_prefix
-from engines.executor.policy import Choice, Key, Step
+from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import MlxExecutor
 from engines.llm.history import ContextTooLongError
 from engines.llm.prompt_fit import fit_history
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
 _INCOMPLETE = "\ufffd"
-_OWNER = "llm"
+_MAX_ROWS = 1 << 20
 _MAX_REMEMBERED_CUTS = 1024
 
 _log = structlog.get_logger(__name__)
@@ -85,7 +85,10 @@ class Rows:
         self._by_uid: dict[int, _Row] = {}
         self._leaving: list[_Row] = []
         self._loaded: _Loaded | None = None
-        self._name = f"{_OWNER}-{id(self):x}"
+        self._name = f"llm-{id(self):x}"
+        self._start = Kind(self._name, "start", opens_stream=True)
+        self._chunk = Kind(self._name, "prefill")
+        self._step = Kind(self._name, "decode", max_batch=_MAX_ROWS)
 
     # --- the executor's side ----------------------------------------------------------------------------------
 
@@ -144,13 +147,13 @@ class Rows:
             self._emit(request, GenerationFailed(request.epoch, "engine_error", "the model does not run"))
             return
         self._rows[key] = _Row(request, key)
-        self._executor.agenda.add(key, Step.START, request.priority, request.deadline, self._executor.now())
+        self._executor.agenda.add(key, self._start, request.priority, request.deadline, self._executor.now())
 
     def prioritize(self, call: str, epoch: int) -> None:
         key = self._key(call, epoch)
         row = self._rows.get(key)
         if row is not None and row.request.priority is Priority.SPECULATIVE:
-            self._executor.agenda.prioritize(key, Priority.FIRST_AUDIO, self._executor.now())
+            self._executor.agenda.move(key, self._executor.now(), priority=Priority.FIRST_AUDIO)
 
     def cancel(self, call: str, epoch: int) -> None:
         row = self._rows.pop(self._key(call, epoch), None)
@@ -194,7 +197,7 @@ class Rows:
     def quantum(self, choice: Choice) -> None:
         self._executor.require_thread()
         assert self._loaded is not None
-        if choice.step is Step.DECODE:
+        if choice.kind is self._step:
             self._decode(self._loaded)
             return
         row = self._rows[choice.keys[0]]
@@ -205,7 +208,7 @@ class Rows:
 
     def abandon(self, choice: Choice, message: str) -> None:
         """A failed decode step fails its rows, a failed chunk its own row; the thread and all others go on."""
-        if choice.step is Step.DECODE:
+        if choice.kind is self._step:
             self._fail_batch(message)
             return
         row = self._rows.get(choice.keys[0])
@@ -233,7 +236,7 @@ class Rows:
         row.prefilled_tokens = len(rest)
         row.detokenizer = loaded.tokenizer.detokenizer
         row.prompt = Prompt(cache, rest)
-        self._executor.agenda.advance(row.key, Step.PREFILL)
+        self._executor.agenda.advance(row.key, self._chunk)
 
     def _prefill(self, loaded: _Loaded, row: _Row, prompt: Prompt) -> None:
         budget = self._limits.prefill_chunk_tokens
@@ -243,7 +246,7 @@ class Rows:
         row.uid = loaded.batch.join(prompt, row.request.max_tokens, row.request.temperature)
         row.prompt = None
         self._by_uid[row.uid] = row
-        self._executor.agenda.advance(row.key, Step.DECODE)
+        self._executor.agenda.advance(row.key, self._step)
 
     def _decode(self, loaded: _Loaded) -> None:
         for stepped in loaded.batch.step():

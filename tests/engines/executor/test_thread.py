@@ -15,7 +15,7 @@ import pytest
 
 from engines.api import EngineError
 from engines.executor import thread as thread_module
-from engines.executor.policy import Choice, Key, Step
+from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor, WrongThreadError
 from streaming.jobs import Priority
 from tests.engines.tiny_llama import needs_mlx
@@ -31,6 +31,10 @@ async def executor() -> AsyncIterator[MlxExecutor]:
     await made.close()
 
 
+START = Kind("fake", "start", opens_stream=True)
+DECODE = Kind("fake", "decode", max_batch=64)
+
+
 class FakeWorkload:
     """Counts down a number of quanta a job; records what it was asked for."""
 
@@ -42,9 +46,9 @@ class FakeWorkload:
         self.log: list[str] = []
         self.fail_next: BaseException | None = None
 
-    def insert(self, epoch: int, step: Step, priority: Priority) -> None:
+    def insert(self, epoch: int, kind: Kind, priority: Priority) -> None:
         now = self.executor.now()
-        self.executor.agenda.add(Key(self.name, "c", epoch), step, priority, now, now)
+        self.executor.agenda.add(Key(self.name, "c", epoch), kind, priority, now, now)
 
     def settle(self) -> None:
         pass
@@ -54,7 +58,7 @@ class FakeWorkload:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
-        self.log.append(f"{choice.step.value} {','.join(str(key.epoch) for key in choice.keys)}")
+        self.log.append(f"{choice.kind.name} {','.join(str(key.epoch) for key in choice.keys)}")
         self._drop(choice)
 
     def abandon(self, choice: Choice, message: str) -> None:
@@ -132,10 +136,10 @@ async def test_the_exception_of_a_function_is_its_callers(executor: MlxExecutor)
 async def test_urgent_work_goes_first_and_the_inbox_is_drained_between_quanta(executor: MlxExecutor) -> None:
     workload = await attached(executor)
     async with occupied(executor):
-        executor.post(partial(workload.insert, 1, Step.START, Priority.SPECULATIVE))
-        executor.post(partial(workload.insert, 2, Step.START, Priority.PLAYOUT))
-        executor.post(partial(workload.insert, 3, Step.START, Priority.FIRST_AUDIO))
-        executor.post(partial(workload.insert, 4, Step.DECODE, Priority.DECODE))
+        executor.post(partial(workload.insert, 1, START, Priority.SPECULATIVE))
+        executor.post(partial(workload.insert, 2, START, Priority.PLAYOUT))
+        executor.post(partial(workload.insert, 3, START, Priority.FIRST_AUDIO))
+        executor.post(partial(workload.insert, 4, DECODE, Priority.DECODE))
     await _until(lambda: len(workload.log) == 4)
     assert workload.log == ["start 3", "decode 4", "start 2", "start 1"]
 
@@ -188,9 +192,9 @@ async def test_one_failing_delivery_does_not_lose_the_next(executor: MlxExecutor
 async def test_a_failing_quantum_fails_its_jobs_and_the_thread_goes_on(executor: MlxExecutor) -> None:
     workload = await attached(executor)
     workload.fail_next = RuntimeError("kernel")
-    executor.post(partial(workload.insert, 1, Step.START, Priority.FINAL))
+    executor.post(partial(workload.insert, 1, START, Priority.FINAL))
     executor.post(partial(_fail, KeyError("a defect in an inbox item")))
-    executor.post(partial(workload.insert, 2, Step.START, Priority.FINAL))
+    executor.post(partial(workload.insert, 2, START, Priority.FINAL))
     await _until(lambda: len(workload.log) == 2)
     assert workload.log == ["abandoned RuntimeError: kernel", "start 2"]
     assert executor.healthy
@@ -217,7 +221,7 @@ async def test_when_the_thread_dies_its_jobs_fail_and_so_do_later_ones() -> None
         async with occupied(executor):
             waiting = asyncio.create_task(executor.run(lambda: threading.Event().wait(0)))
             await asyncio.sleep(0)
-            executor.post(partial(workload.insert, 1, Step.START, Priority.FINAL))
+            executor.post(partial(workload.insert, 1, START, Priority.FINAL))
             # FINAL is more urgent than the function that waits.
         await waiting
     assert deaths == [("executor_dead", "SystemExit: gone")]
