@@ -9,9 +9,12 @@ struct with a code; an engine never raises out of these methods for bad content.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +30,9 @@ from streaming.jobs import (
     Synthesize,
     Transcript,
 )
+
+if TYPE_CHECKING:
+    from engines.registry import BackendSpec
 
 Pcm16 = npt.NDArray[np.int16]
 """Mono samples, shape (n,), int16."""
@@ -124,6 +130,57 @@ class TextToSpeech(Engine, Protocol):
     def cancel(self, call: str, epoch: int) -> None: ...
 
 
+class Overload(enum.IntEnum):
+    """How far the engines are behind. Each level includes those below it; calls that are up are never degraded
+    further than the shape of their replies."""
+
+    NONE = 0
+    NO_SPECULATION = 1
+    """Start no work for turns that may not have ended."""
+    SHORT_CLAUSES = 2
+    """Cut the first clause of a reply earlier: less speech to make before the caller hears anything."""
+    REFUSE_CALLS = 3
+    """Take no further calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostHealth:
+    """One place where engines run, as operators see it."""
+
+    up: bool
+    restarts: int = 0
+    memory_bytes: int = 0
+    """Physical memory of the host's process; 0 where it is this process."""
+    waiting: int = 0
+    """Jobs that wait for a quantum or a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """Whether a set of engines can serve a call now. ``reason`` is for a person, and empty when ``healthy``."""
+
+    healthy: bool
+    reason: str = ""
+    overload: Overload = Overload.NONE
+    takes_calls: bool = True
+    """False when a stage has nobody to do it: a new call could hear nothing but apologies."""
+    hosts: Mapping[str, HostHealth] = field(default_factory=lambda: MappingProxyType({}))
+
+
+HEALTHY = EngineHealth(healthy=True)
+
+
+class Place(Protocol):
+    """Where engines run: in this process, or in child processes."""
+
+    def engine(self, spec: BackendSpec, weights: Sequence[Path]) -> Engine:
+        """The engine of ``spec``, neither loaded nor started. ``weights`` are the folders of ``spec.weights`` in
+        order. Raises :class:`EngineError` (``missing_extra``)."""
+
+    async def close(self) -> None:
+        """Free what the engines shared; they were closed before. Safe to call twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSet:
     """One preset's engines, shared by all calls of the process."""
@@ -133,3 +190,5 @@ class EngineSet:
     stt: SpeechToText
     llm: LanguageModel
     tts: TextToSpeech
+    health: Callable[[], EngineHealth] = lambda: HEALTHY
+    """Asked often (before every call, at the start of every reply): must be quick."""
