@@ -1,4 +1,4 @@
-"""Speakable English text to espeak-style IPA, word by word, keeping where each word ends in the text.
+"""Speakable English text to phonemes, word by word, keeping where each word ends in the text.
 
 A word is looked up in the lexicon, else taken as an inflection of one that is there, else spelled (acronyms), else
 sounded out by the letter-to-sound network. What cannot be said (other scripts, symbols) is left out.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,8 +54,8 @@ class SoundsOut(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpokenWord:
-    """One whitespace-separated token of the text. ``text_end`` is the index after its last character, ``pause`` the
-    punctuation heard after it ("" or one of ``.,!?;:``)."""
+    """One whitespace-separated token of the text. ``ipa`` is in the voice's alphabet, ``text_end`` is the index after
+    the token's last character, ``pause`` the punctuation heard after it ("" or one of ``.,!?;:``)."""
 
     ipa: str
     text_end: int
@@ -79,11 +79,15 @@ class _Token:
 
 
 class EnglishPhonemes:
-    """Thread-safe: holds nothing but the tables."""
+    """Thread-safe: holds nothing but the tables. ``alphabet`` turns one word from the lexicon's alphabet into the
+    voice's."""
 
-    def __init__(self, lexicon: Pronunciations, letters: SoundsOut) -> None:
+    def __init__(
+        self, lexicon: Pronunciations, letters: SoundsOut, alphabet: Callable[[str], str] = espeak_ipa
+    ) -> None:
         self._lexicon = lexicon
         self._letters = letters
+        self._alphabet = alphabet
 
     def words(self, text: str) -> list[SpokenWord]:
         """The sayable words of ``text`` in order; empty if there are none."""
@@ -99,7 +103,7 @@ class EnglishPhonemes:
             if part.phonemes:
                 following = part
         _stress_phrases(tokens, parts)
-        return _join(tokens, parts)
+        return _join(tokens, parts, self._alphabet)
 
     def _split(self, text: str) -> tuple[list[_Token], list[_Part]]:
         tokens: list[_Token] = []
@@ -294,11 +298,11 @@ def _stressed(phonemes: str) -> str:
     return phonemes
 
 
-def _join(tokens: list[_Token], parts: Iterable[_Part]) -> list[SpokenWord]:
+def _join(tokens: list[_Token], parts: Iterable[_Part], alphabet: Callable[[str], str]) -> list[SpokenWord]:
     ipa: dict[int, list[str]] = {}
     for part in parts:
         if part.phonemes:
-            ipa.setdefault(part.token, []).append(espeak_ipa(part.phonemes))
+            ipa.setdefault(part.token, []).append(alphabet(part.phonemes))
     words: list[SpokenWord] = []
     for index, token in enumerate(tokens):
         if index in ipa:
