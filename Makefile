@@ -16,7 +16,8 @@ BIN := $(VENV)/bin
 PIP_VERSION := 26.3
 PRESET_EXTRA_embedded := embedded
 PRESET_EXTRA_mlx-cpu := mlx
-PRESET_EXTRA_mac := mlx
+PRESET_EXTRA_mac := speech-mlx
+PRESET_EXTRA_cuda := cuda
 EXTRA := $(or $(PRESET_EXTRA_$(PRESET)),embedded)
 
 .PHONY: help run test check bench-call clean
@@ -47,4 +48,5 @@ $(VENV)/.pip-$(PIP_VERSION):
 
 $(VENV)/.installed-%: $(VENV)/.pip-$(PIP_VERSION) pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@case '$*' in speech-mlx|cuda|dev) $(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt mlx-whisper ;; esac
 	@touch $@
