@@ -14,14 +14,11 @@ from typing import Protocol
 from engines.api import EngineError, Pcm16
 from engines.in_flight import InFlight
 from engines.lane import CpuLane
-from engines.stt.plausible import loops, spoken_text, without_loop
-from engines.stt.utterance import Utterance, Workplace
+from engines.stt.clip_lane import ClipLane
+from engines.stt.plausible import audible, verdict
+from engines.stt.utterance import Utterance
 from engines.stt.whisper_decoder import FINAL, PARTIAL, RETRY, DecodeOptions, Hypothesis, WhisperDecoder
-from streaming.audio.level import rms_dbfs
 from streaming.jobs import OpenTranscription, Transcript
-
-INAUDIBLE_DBFS = -65.0
-"""Below this there is nothing to decode: digital silence, comfort noise."""
 
 
 class ClipDecoder(Protocol):
@@ -49,13 +46,13 @@ class FasterWhisper:
         self._lane = lane
         self._load = load
         self._decoder: ClipDecoder | None = None
-        self._workplace: Workplace | None = None
+        self._workplace: ClipLane | None = None
         self._in_flight = InFlight()
         self._open: set[Utterance] = set()
 
     async def start(self) -> None:
         self._decoder = await asyncio.to_thread(self._load_and_warm)
-        self._workplace = Workplace(asyncio.get_running_loop(), self._lane, self._in_flight, self._transcribe)
+        self._workplace = ClipLane(asyncio.get_running_loop(), self._lane, self._in_flight, self._transcribe)
 
     def open(self, request: OpenTranscription, deliver: Callable[[Transcript], None]) -> Utterance:
         if self._decoder is None or self._workplace is None:
@@ -86,12 +83,9 @@ class FasterWhisper:
     def _transcribe(self, pcm: Pcm16, language: str, partial: bool) -> str:
         """The words spoken in a clip. Runs on a lane thread, inside the in-flight count."""
         decoder = self._decoder
-        if decoder is None or rms_dbfs(pcm) < INAUDIBLE_DBFS:
+        if decoder is None or not audible(pcm):
             return ""
-        hypothesis = decoder.decode(pcm, PARTIAL if partial else FINAL, language)
-        text = spoken_text(hypothesis)
-        if not loops(text):
-            return text
-        if partial:
-            return without_loop(text)
-        return without_loop(spoken_text(decoder.decode(pcm, RETRY, language)))
+        text = verdict(decoder.decode(pcm, PARTIAL if partial else FINAL, language), partial=partial)
+        if text is None:
+            text = verdict(decoder.decode(pcm, RETRY, language), partial=partial, retried=True)
+        return text or ""

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import re
 
+from engines.api import Pcm16
 from engines.stt.whisper_decoder import Hypothesis
+from streaming.audio.level import rms_dbfs
+
+INAUDIBLE_DBFS = -65.0
+"""Below this there is nothing to decode: digital silence, comfort noise."""
 
 _NO_SPEECH = 0.72
 _NO_SPEECH_UNLESS_SURE_OF = 4
@@ -59,6 +64,20 @@ PHANTOMS = frozenset(
 _SOUND_TAG = re.compile(r"\[[^\]]*\]|\([^)]*\)|\*[^*]+\*|[♪♫]+")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _SPACES = re.compile(r"\s+")
+
+
+def audible(pcm: Pcm16) -> bool:
+    """Whether a clip is worth decoding at all."""
+    return rms_dbfs(pcm) >= INAUDIBLE_DBFS
+
+
+def verdict(hypothesis: Hypothesis, *, partial: bool, retried: bool = False) -> str | None:
+    """The words that were spoken; None when the clip must be decoded again, in the window that does not loop (not for
+    a partial, whose words will be replaced)."""
+    text = spoken_text(hypothesis)
+    if not loops(text):
+        return text
+    return without_loop(text) if partial or retried else None
 
 
 def spoken_text(hypothesis: Hypothesis) -> str:

@@ -1,6 +1,7 @@
-"""One caller utterance: its audio, what is asked of it, and which job goes to the CPU lane next.
+"""One caller utterance: its audio, what is asked of it, and which job goes to its workplace next.
 
-All state is the event loop's; a job takes a snapshot to its thread and comes back as one call on the loop. The rules:
+All state is the event loop's; a job takes a snapshot to a :class:`Workplace` (the CPU lane, the MLX thread) and comes
+back as one call on the loop. The rules:
 
 - A final goes before a partial, and makes one that has not begun worthless; a newer revision does so to an older one.
 - One partial at most waits or runs, after each :data:`PARTIAL_EVERY_S` of new audio.
@@ -15,14 +16,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import structlog
 
 from engines.api import Pcm16
-from engines.in_flight import InFlight
-from engines.lane import CpuLane, LaneFull, Slot
 from streaming.audio.level import quietest_dip
 from streaming.jobs import (
     INPUT_RATE_HZ,
@@ -49,19 +48,20 @@ Kind = Literal["final", "piece", "partial"]
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
-    """What all utterances of an engine share. ``transcribe(pcm, language, partial)`` runs on a lane thread."""
+class Outcome:
+    """What a job found: the texts of its pieces and of its tail, or why it failed."""
 
-    loop: asyncio.AbstractEventLoop
-    lane: CpuLane
-    in_flight: InFlight
-    transcribe: Callable[[Pcm16, str, bool], str]
+    pieces: Sequence[str] = ()
+    tail: str = ""
+    failure: str | None = None
+    code: str = "decode_failed"
 
 
-@dataclass(eq=False, slots=True)
-class _Job:
-    """A snapshot of the utterance on its way through the lane. The thread reads ``abandoned``, sets ``begun``."""
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Job:
+    """A snapshot of the utterance on its way through a workplace, which reads ``abandoned`` and sets ``begun``."""
 
+    opened: OpenTranscription
     kind: Kind
     first_piece: int
     pieces: tuple[Pcm16, ...]
@@ -69,22 +69,42 @@ class _Job:
     fed_samples: int
     committed: tuple[str, ...]
     """Texts of everything before ``pieces``, as of the snapshot: another job may commit more meanwhile."""
+    done: Callable[[Job, Outcome], None]
+    """For the workplace to call, once, on the event loop. After an abandoned job it does nothing."""
     request: FinalizeTranscription | None = None
-    slot: Slot | None = None
     abandoned: bool = False
     begun: bool = False
 
     def unwanted(self) -> bool:
         return self.abandoned
 
+    @property
+    def partial(self) -> bool:
+        """Whether the tail is decoded for words that will be replaced. Pieces never are."""
+        return self.kind == "partial"
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a job found: the texts of its pieces and of its tail, or why it failed."""
 
-    pieces: Sequence[str] = ()
-    tail: str = ""
-    failure: str | None = None
+class RefusedError(Exception):
+    """A workplace takes no job now. ``code`` is that of the failure delivered for it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Workplace(Protocol):
+    """Where the clips of an engine's utterances are decoded. Every method is called on the event loop."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    def submit(self, job: Job, priority: Priority, deadline: float) -> None:
+        """Decode the pieces, then the tail. Raises :class:`RefusedError`."""
+
+    def reprioritize(self, job: Job, priority: Priority, deadline: float) -> None: ...
+
+    def abandon(self, job: Job) -> None:
+        """``job.abandoned`` was set: let go of it as soon as may be."""
 
 
 class Utterance:
@@ -111,7 +131,7 @@ class Utterance:
         self._first_piece = 0
         self._committed: list[str] = []
         self._wanted: FinalizeTranscription | None = None
-        self._job: _Job | None = None
+        self._job: Job | None = None
         self._last_final: tuple[int, str] | None = None
         self._partial_at_samples = 0
         self._last_partial = ""
@@ -139,8 +159,7 @@ class Utterance:
         elif self._job is not None and self._job.kind == "final" and self._job.fed_samples == self._fed_samples:
             # The same audio is being decoded: that result answers this request too.
             self._job.request = request
-            if self._job.slot is not None:
-                self._job.slot.reprioritize(request.priority, request.deadline)
+            self._work.reprioritize(self._job, request.priority, request.deadline)
         else:
             self._wanted = request
             self._pump()
@@ -149,7 +168,7 @@ class Utterance:
         self._closed = True
         self._wanted = None
         if self._job is not None:
-            self._job.abandoned = True
+            self._abandon(self._job)
             self._job = None
         self._tail.clear()
         self._pieces.clear()
@@ -173,8 +192,8 @@ class Utterance:
         if job is not None:
             if self._wanted is None or (job.kind == "piece" and job.begun):
                 return  # its result leads back here
-            if not job.begun or job.kind == "partial":
-                job.abandoned = True
+            if not job.begun or job.partial:
+                self._abandon(job)
             self._job = None
         if self._wanted is not None:
             request, self._wanted = self._wanted, None
@@ -189,40 +208,30 @@ class Utterance:
         return self._fed_samples - self._partial_at_samples >= PARTIAL_EVERY_S * INPUT_RATE_HZ
 
     def _submit(self, kind: Kind, priority: Priority, deadline: float, request: FinalizeTranscription | None) -> None:
-        tail = () if kind == "piece" else tuple(self._tail)
-        job = _Job(
-            kind, self._first_piece, tuple(self._pieces), tail, self._fed_samples, tuple(self._committed), request
+        job = Job(
+            opened=self._request,
+            kind=kind,
+            first_piece=self._first_piece,
+            pieces=tuple(self._pieces),
+            tail=() if kind == "piece" else tuple(self._tail),
+            fed_samples=self._fed_samples,
+            committed=tuple(self._committed),
+            done=self._done,
+            request=request,
         )
         try:
-            job.slot = self._work.lane.submit(priority, deadline, lambda slot: self._run(job), abandoned=job.unwanted)
-        except LaneFull as error:
+            self._work.submit(job, priority, deadline)
+        except RefusedError as error:
             if request is not None:
-                self._answer_soon(self._failure(request.revision, "overloaded", str(error)))
+                self._answer_soon(self._failure(request.revision, error.code, str(error)))
             return
         self._job = job
 
-    def _run(self, job: _Job) -> None:
-        """On a lane thread."""
-        job.begun = True
-        if job.unwanted() or not self._work.in_flight.begin():
-            return
-        language = self._request.language
-        try:
-            pieces = []
-            for piece in job.pieces:
-                pieces.append(self._work.transcribe(piece, language, False))
-                if job.unwanted():
-                    return
-            text = self._work.transcribe(np.concatenate(job.tail), language, job.kind == "partial") if job.tail else ""
-            outcome = _Outcome(pieces, text)
-        except Exception as error:  # noqa: BLE001 (whatever it was, the caller must hear of it)
-            _log.exception("a clip could not be decoded", call=self._request.call)
-            outcome = _Outcome(failure=f"{type(error).__name__}: {error}")
-        finally:
-            self._work.in_flight.end()
-        self._work.loop.call_soon_threadsafe(self._done, job, outcome)
+    def _abandon(self, job: Job) -> None:
+        job.abandoned = True
+        self._work.abandon(job)
 
-    def _done(self, job: _Job, outcome: _Outcome) -> None:
+    def _done(self, job: Job, outcome: Outcome) -> None:
         """Back on the event loop."""
         if self._closed or job.abandoned:
             return
@@ -232,13 +241,13 @@ class Utterance:
             self._commit(job, outcome.pieces)
             self._publish(job, " ".join(filter(None, [*job.committed, *outcome.pieces, outcome.tail])))
         elif job.request is not None:
-            self._deliver(self._failure(job.request.revision, "decode_failed", outcome.failure))
+            self._deliver(self._failure(job.request.revision, outcome.code, outcome.failure))
         elif job.kind == "piece":
             self._commit(job, [""] * len(job.pieces))  # a piece that can't be decoded must not be tried for ever
         if not self._closed:
             self._pump()
 
-    def _commit(self, job: _Job, texts: Sequence[str]) -> None:
+    def _commit(self, job: Job, texts: Sequence[str]) -> None:
         """Keep the texts of pieces. Another job may have been there first, or given one up meanwhile."""
         for index, text in enumerate(texts, start=job.first_piece):
             if index == self._first_piece and self._pieces:
@@ -246,7 +255,7 @@ class Utterance:
                 self._first_piece += 1
                 self._committed.append(text)
 
-    def _publish(self, job: _Job, text: str) -> None:
+    def _publish(self, job: Job, text: str) -> None:
         if self._last_final is not None and job.fed_samples < self._last_final[0]:
             return  # overtaken by a final of more audio
         if job.kind == "final":

@@ -27,6 +27,9 @@ REPETITION_PENALTY = 1.3
 BUCKET_FRAMES = 100
 """Windows are rounded up to this, so that few shapes exist and each can be warmed."""
 
+MIN_SAMPLES = FRAME_SAMPLES * 3
+"""A shorter clip holds no word."""
+
 _WARM_S = (1, 2, 4, 8, 15)
 _TOKENS_PER_SECOND = 8
 _MIN_TOKENS = 24
@@ -51,6 +54,11 @@ FINAL = DecodeOptions(FINAL_PAD_FRAMES)
 PARTIAL = DecodeOptions(PARTIAL_PAD_FRAMES, REPETITION_PENALTY)
 RETRY = DecodeOptions(FULL_WINDOW_FRAMES, 1.1)
 """For a hypothesis that loops: the window Whisper was trained on."""
+
+
+def max_tokens(samples: int) -> int:
+    """More than anyone can say in a clip of that length: where a decoder that has lost its place is stopped."""
+    return _MIN_TOKENS + int(samples / INPUT_RATE_HZ * _TOKENS_PER_SECOND)
 
 
 class WhisperDecoder:
@@ -78,19 +86,18 @@ class WhisperDecoder:
 
     def decode(self, pcm: Pcm16, options: DecodeOptions, language: str = "en") -> Hypothesis:
         """``pcm`` is mono at 16 kHz; what exceeds the 30 s window is cut off."""
-        if pcm.size < FRAME_SAMPLES * 3:
+        if pcm.size < MIN_SAMPLES:
             return Hypothesis("", 1.0, 0.0)
         mel = self._features(pcm.astype(np.float32) / 32768.0)
         window = min(FULL_WINDOW_FRAMES, -(-(mel.shape[1] + options.pad_frames) // BUCKET_FRAMES) * BUCKET_FRAMES)
         padded = np.zeros((1, mel.shape[0], window), dtype=np.float32)
         used = min(mel.shape[1], window)
         padded[0, :, :used] = mel[:, :used]
-        seconds = pcm.size / INPUT_RATE_HZ
         result = self._model.generate(
             self._storage.from_array(padded),
             [self._prompt(language)],
             beam_size=1,
-            max_length=_MIN_TOKENS + int(seconds * _TOKENS_PER_SECOND),
+            max_length=max_tokens(pcm.size),
             repetition_penalty=options.repetition_penalty,
             return_scores=True,
             return_no_speech_prob=True,
