@@ -43,7 +43,7 @@ class SplitWheels:
 @dataclass(frozen=True, slots=True)
 class HubRevision:
     """Files of one commit of a hub repository. ``files`` maps a path to its sha256, or to None where the commit id
-    alone must do; each file keeps its path under the model's folder."""
+    alone must do; empty, it means all files that hold weights. Each keeps its path under the model's folder."""
 
     repo: str
     revision: str

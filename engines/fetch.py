@@ -40,6 +40,10 @@ Progress = Callable[[str, int, int], None]
 _log = structlog.get_logger(__name__)
 
 
+class CancelledFetchError(Exception):
+    """What a :data:`Progress` raises when nobody waits for the download any more."""
+
+
 class _Manifest(msgspec.Struct, frozen=True):
     source: str
     sizes: dict[str, int]
@@ -271,28 +275,18 @@ def _make_durable(out: IO[bytes]) -> None:
 
 
 def _from_hub(model: Model, source: HubRevision, into: Path, progress: Progress) -> None:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise EngineError(
-            "missing_extra", f"{model.name!r} comes from a model hub: pip install 'offhook[embedded]'"
-        ) from None
-    done_bytes = 0
-    for path, sha256 in source.files.items():
+    from engines import hub
+
+    def report(done_bytes: int) -> None:
         progress(model.name, done_bytes, model.download_bytes)
-        try:
-            got = Path(
-                huggingface_hub.hf_hub_download(source.repo, path, revision=source.revision, local_dir=str(into))
-            )
-        except Exception as error:  # the hub client raises those of its HTTP library as well
-            message = f"cannot fetch {path} of {source.repo} at {source.revision}: {error}"
-            raise EngineError("model_fetch_failed", message) from error
+
+    paths = list(source.files) or [file.path for file in hub.list_files(source.repo, source.revision)]
+    hub.download(source.repo, source.revision, paths, into, report)
+    for path, sha256 in source.files.items():
         if sha256 is not None:
-            with got.open("rb") as file:
+            with (into / path).open("rb") as file:
                 _check(model, path, hashlib.file_digest(file, "sha256").hexdigest(), sha256)
-        done_bytes += got.stat().st_size
-    shutil.rmtree(into / ".cache", ignore_errors=True)  # the hub client's bookkeeping
-    progress(model.name, model.download_bytes, model.download_bytes)
+    report(model.download_bytes)
 
 
 def _check(model: Model, what: str, sha256: str, wanted: str) -> None:

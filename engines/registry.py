@@ -1,35 +1,25 @@
-"""Which engines there are, and presets that name one for each stage.
+"""Which engines there are, and presets that name some for each stage.
 
 A backend is chosen by name and its module imported only then, so that a preset costs (and needs installed) only what
-it uses. :func:`open_preset` is how an application gets its engines.
+it uses. :mod:`engines.opening` is how an application gets its engines; :mod:`engines.selection` puts a user's own
+choice in a preset's place.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import importlib
 import importlib.util
 import sys
-import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
-import structlog
-
-from engines import fetch
-from engines.api import Engine, EngineError, EngineSet
-from engines.lane import CpuLane
-
-if TYPE_CHECKING:
-    from engines.executor.thread import MlxExecutor
+from engines.api import EngineError
 
 Kind = Literal["vad", "turn", "stt", "llm", "tts"]
 KINDS: tuple[Kind, ...] = ("vad", "turn", "stt", "llm", "tts")
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +33,36 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True)
+class Folder:
+    """Weights a user has: a folder on this machine, taken as it is."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class HubRepo:
+    """Weights a user names: a hub repository, at a commit or, without ``revision``, at the one found at first fetch."""
+
+    repo: str
+    revision: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.repo}@{self.revision}" if self.revision else self.repo
+
+
+Weights = str | Derived | Folder | HubRepo
+"""A model of the catalogue by its name, or one of the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class BackendSpec:
     """One engine. ``factory`` (``"module:attr"``) is called with the folders of ``weights`` in order, then with the
-    lane or the MLX executor if the backend is to share one."""
+    lane or the MLX executor if the backend is to share one, then with ``options`` as keywords."""
 
     name: str
     kind: Kind
@@ -56,34 +73,55 @@ class BackendSpec:
     """Top-level packages of that extra, looked for before anything is downloaded."""
     platforms: tuple[str, ...] = ("linux", "darwin")
     memory_mb: int = 0
-    weights: tuple[str | Derived, ...] = ()
+    """What it holds once loaded and warm."""
+    weights: tuple[Weights, ...] = ()
     shares: Literal["lane", "mlx"] | None = None
+    host: Literal["mlx", "cpu"] | None = None
+    """The child process it runs in where there are any; None: always in the gateway's."""
+    options: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    family: str = ""
+    """Backends that differ only in their model share a family: ``--stt FAMILY --stt-model MODEL``."""
+    model: str = ""
+    takes: Literal["weights", "name"] | None = None
+    """What else a user may give as its model: a folder or hub repository, or a name that the engine passes on."""
+    languages: tuple[str, ...] = ()
+    """Primary subtags it knows; empty: any, or it says so itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class PresetSpec:
-    """One backend a stage, by name; ``turn`` may be None (then silence alone ends a turn)."""
+    """Backends a stage, by name: the first serves, those after it stand in when it fails. ``turn`` may be empty
+    (then silence alone ends a turn)."""
 
     name: str
     vad: str
     turn: str | None
-    stt: str
-    llm: str
-    tts: str
+    stt: tuple[str, ...]
+    llm: tuple[str, ...]
+    tts: tuple[str, ...]
 
-    def backends(self) -> list[BackendSpec]:
-        """In the order they are started."""
-        names = (self.vad, self.turn, self.stt, self.llm, self.tts)
-        return [BACKENDS[name] for name in names if name is not None]
+    def chain(self, kind: Kind) -> tuple[str, ...]:
+        names: str | tuple[str, ...] | None = getattr(self, kind)
+        return (names,) if isinstance(names, str) else names or ()
 
 
 @dataclass(frozen=True, slots=True)
-class BuildContext:
-    """What the engines of one preset share, and where their weights are (by catalogue or derived name)."""
+class Lineup:
+    """The backends that serve each stage, resolved: what :func:`engines.opening.open_engines` opens."""
 
-    lane: CpuLane
-    executor: MlxExecutor | None = None
-    weights: Mapping[str, Path] = field(default_factory=dict)
+    name: str
+    chains: Mapping[Kind, tuple[BackendSpec, ...]]
+
+    def first(self) -> list[BackendSpec]:
+        """Those that serve, in the order they are started."""
+        return [self.chains[kind][0] for kind in KINDS if self.chains[kind]]
+
+    def standing_by(self) -> list[BackendSpec]:
+        """Those that are loaded only when the one before them fails."""
+        return [spec for kind in KINDS for spec in self.chains[kind][1:]]
+
+    def __iter__(self) -> Iterator[BackendSpec]:
+        return iter([*self.first(), *self.standing_by()])
 
 
 _ONNX = ("onnxruntime",)
@@ -111,6 +149,7 @@ _ALL = (
         memory_mb=230,
         weights=("whisper-tiny.en",),
         shares="lane",
+        host="cpu",
     ),
     BackendSpec(
         "faster-whisper-base",
@@ -121,6 +160,7 @@ _ALL = (
         memory_mb=300,
         weights=("whisper-base",),
         shares="lane",
+        host="cpu",
     ),
     BackendSpec(
         "smollm2-ctranslate2",
@@ -131,6 +171,7 @@ _ALL = (
         memory_mb=330,
         weights=(Derived("smollm2-ctranslate2-int8-1", _GGUF, "engines.llm.convert:smollm2_ctranslate2"),),
         shares="lane",
+        host="cpu",
     ),
     BackendSpec(
         "smollm2-mlx",
@@ -141,6 +182,7 @@ _ALL = (
         memory_mb=700,
         weights=(Derived("smollm2-mlx-float32-1", _GGUF, "engines.llm.convert:smollm2_mlx"),),
         shares="mlx",
+        host="mlx",
     ),
     BackendSpec(
         "piper-joe",
@@ -151,6 +193,7 @@ _ALL = (
         memory_mb=200,
         weights=("piper-joe", "misaki-en", "g2p-en"),
         shares="lane",
+        host="cpu",
     ),
     BackendSpec("energy", "vad", "engines.vad.scripted:EnergyVad"),
     BackendSpec("scripted-turn", "turn", "engines.turn.scripted:ScriptedTurn"),
@@ -164,9 +207,18 @@ BACKENDS: Mapping[str, BackendSpec] = {spec.name: spec for spec in _ALL}
 PRESETS: Mapping[str, PresetSpec] = {
     preset.name: preset
     for preset in (
-        PresetSpec("embedded", "silero", "smart-turn", "faster-whisper-tiny.en", "smollm2-ctranslate2", "piper-joe"),
-        PresetSpec("mlx-cpu", "silero", "smart-turn", "faster-whisper-tiny.en", "smollm2-mlx", "piper-joe"),
-        PresetSpec("null", "energy", "scripted-turn", "scripted-stt", "scripted-llm", "scripted-tts"),
+        PresetSpec(
+            "embedded", "silero", "smart-turn", ("faster-whisper-tiny.en",), ("smollm2-ctranslate2",), ("piper-joe",)
+        ),
+        PresetSpec(
+            "mlx-cpu",
+            "silero",
+            "smart-turn",
+            ("faster-whisper-tiny.en",),
+            ("smollm2-mlx", "smollm2-ctranslate2"),
+            ("piper-joe",),
+        ),
+        PresetSpec("null", "energy", "scripted-turn", ("scripted-stt",), ("scripted-llm",), ("scripted-tts",)),
     )
 }
 
@@ -183,136 +235,42 @@ def find_preset(name: str) -> PresetSpec:
         raise EngineError("unknown_preset", f"no preset {name!r}; there are: {', '.join(PRESETS)}") from None
 
 
-def check_installed(preset: PresetSpec) -> None:
-    """See, without importing anything heavy, that a preset can run here.
+def find_lineup(preset: str) -> Lineup:
+    """The backends of a preset as it stands.
+
+    Raises:
+        EngineError: ``unknown_preset``.
+    """
+    spec = find_preset(preset)
+    return Lineup(spec.name, {kind: tuple(BACKENDS[name] for name in spec.chain(kind)) for kind in KINDS})
+
+
+def weights_name(weights: Weights) -> str:
+    return weights if isinstance(weights, str) else weights.name
+
+
+def check_installed(spec: BackendSpec) -> None:
+    """See, without importing anything heavy, that a backend can run here.
 
     Raises:
         EngineError: ``missing_extra`` or ``unsupported_platform``.
     """
-    for spec in preset.backends():
-        if not sys.platform.startswith(spec.platforms):
-            raise EngineError("unsupported_platform", f"the backend {spec.name!r} does not run on {sys.platform}")
-        for package in spec.imports:
-            if not _is_importable(package):
-                raise _missing_extra(spec, package)
+    if not sys.platform.startswith(spec.platforms):
+        raise EngineError("unsupported_platform", f"the backend {spec.name!r} does not run on {sys.platform}")
+    for package in spec.imports:
+        if not _is_importable(package):
+            raise missing_extra(spec, package)
 
 
-def fetch_weights(preset: PresetSpec, progress: fetch.Progress | None = None) -> dict[str, Path]:
-    """The folders of all weights a preset needs, by name; fetches and converts what is not here. Blocks.
-
-    Raises:
-        EngineError: as :func:`engines.fetch.ensure`.
-    """
-    folders: dict[str, Path] = {}
-    for spec in preset.backends():
-        for weights in spec.weights:
-            if isinstance(weights, Derived):
-                folders[weights.name] = _derive(weights, progress)
-            else:
-                folders[weights] = fetch.ensure(weights, progress)
-    return folders
-
-
-def build(preset: PresetSpec, context: BuildContext) -> EngineSet:
-    """Import and construct the engines of a preset; nothing is loaded or started yet.
-
-    Raises:
-        EngineError: ``missing_extra``.
-    """
-    engines: dict[str, Any] = {spec.kind: _construct(spec, context) for spec in preset.backends()}
-    engines.setdefault("turn", None)
-    return EngineSet(**engines)
-
-
-@contextlib.asynccontextmanager
-async def open_preset(
-    name: str, *, cores: int | None = None, progress: fetch.Progress | None = None
-) -> AsyncIterator[EngineSet]:
-    """The engines of a preset, fetched, loaded and warm; closed on leaving, the last first.
-
-    ``cores`` is how many CPU jobs run at once (default: as many as this process may use).
-
-    Raises:
-        EngineError: whatever hindered the first engine that could not be started; the others are closed again.
-    """
-    preset = find_preset(name)
-    check_installed(preset)
-    weights = await _fetch_in_thread(preset, progress)
-    async with contextlib.AsyncExitStack() as stack:
-        lane = CpuLane(cores)
-        stack.push_async_callback(lane.close)
-        executor = None
-        if any(spec.shares == "mlx" for spec in preset.backends()):
-            from engines.executor.thread import MlxExecutor
-
-            executor = MlxExecutor()
-            stack.push_async_callback(executor.close)
-        engines = build(preset, BuildContext(lane, executor, weights))
-        started = [engine for kind in KINDS if (engine := getattr(engines, kind)) is not None]
-        for engine in started:
-            stack.push_async_callback(engine.close)
-        await _start_all(started)
-        yield engines
-
-
-async def _start_all(engines: list[Engine]) -> None:
-    # Waits for all even when one fails: closing an engine whose weights another thread still loads is a race.
-    results = await asyncio.gather(*(engine.start() for engine in engines), return_exceptions=True)
-    errors = [error for error in results if isinstance(error, BaseException)]
-    for error in errors[1:]:
-        _log.error("another engine could not be started", error=str(error))
-    if errors:
-        raise errors[0]
-
-
-async def _fetch_in_thread(preset: PresetSpec, progress: fetch.Progress | None) -> dict[str, Path]:
-    stop = threading.Event()
-
-    def report(model: str, done_bytes: int, total_bytes: int) -> None:
-        if stop.is_set():
-            raise _CancelledFetchError
-        if progress is not None:
-            progress(model, done_bytes, total_bytes)
-
-    try:
-        return await asyncio.to_thread(fetch_weights, preset, report)
-    finally:
-        stop.set()
-
-
-class _CancelledFetchError(Exception):
-    """Nobody waits for the download any more."""
-
-
-def _derive(weights: Derived, progress: fetch.Progress | None) -> Path:
-    def convert(into: Path) -> None:
-        recipe = _load(weights.recipe)
-        source = fetch.ensure(weights.source, progress)
-        _log.info("converting model", model=weights.name)
-        recipe(source, into)
-
-    return fetch.derived(weights.name, convert)
-
-
-def _construct(spec: BackendSpec, context: BuildContext) -> Any:
-    names = [weights.name if isinstance(weights, Derived) else weights for weights in spec.weights]
-    arguments: list[Any] = [context.weights[name] for name in names]
-    if spec.shares == "lane":
-        arguments.append(context.lane)
-    elif spec.shares == "mlx":
-        arguments.append(context.executor)
-    try:
-        factory = _load(spec.factory)
-    except ModuleNotFoundError as error:
-        if spec.extra is None:
-            raise
-        raise _missing_extra(spec, error.name or "a package") from error
-    return factory(*arguments)
-
-
-def _load(reference: str) -> Any:
+def load_reference(reference: str) -> Any:
+    """What ``"module:attr"`` names, imported now."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def missing_extra(spec: BackendSpec, package: str) -> EngineError:
+    message = f"the backend {spec.name!r} needs {package}: pip install 'offhook[{spec.extra}]'"
+    return EngineError("missing_extra", message)
 
 
 def _is_importable(package: str) -> bool:
@@ -320,8 +278,3 @@ def _is_importable(package: str) -> bool:
         return importlib.util.find_spec(package) is not None
     except ValueError:  # a module set to None in sys.modules, as tests do to hide one
         return False
-
-
-def _missing_extra(spec: BackendSpec, package: str) -> EngineError:
-    message = f"the backend {spec.name!r} needs {package}: pip install 'offhook[{spec.extra}]'"
-    return EngineError("missing_extra", message)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engines.api import EngineError, EngineSet
 from engines.fetch import Progress
-from engines.registry import open_preset
+from engines.opening import open_preset
 from gateway.agents.agent import Agents
 from gateway.phrases import Phrase, Phrases
 from gateway.records.recent import RecentCalls

@@ -334,7 +334,7 @@ def declare_hub(monkeypatch: pytest.MonkeyPatch, checksum: str | None) -> None:
 
 
 def hub_that_gives(content: bytes, asked: list[tuple[str, str, str]]) -> SimpleNamespace:
-    def hf_hub_download(repo_id: str, filename: str, *, revision: str, local_dir: str) -> str:
+    def hf_hub_download(repo_id: str, filename: str, *, revision: str, local_dir: str, tqdm_class: Any) -> str:
         asked.append((repo_id, filename, revision))
         path = Path(local_dir) / filename
         path.parent.mkdir(parents=True, exist_ok=True)

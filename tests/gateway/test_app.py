@@ -54,7 +54,7 @@ class SlowEngines:
 
     @contextlib.asynccontextmanager
     async def open(self, name: str, **_: Any) -> AsyncIterator[EngineSet]:
-        from engines.registry import open_preset
+        from engines.opening import open_preset
 
         try:
             await self.may_load.wait()
@@ -112,7 +112,7 @@ async def test_engines_that_do_not_load_leave_their_error(slow: SlowEngines, fau
 
 
 async def test_engines_that_were_given_are_used_and_a_voice_nobody_speaks_is_refused() -> None:
-    from engines.registry import open_preset
+    from engines.opening import open_preset
 
     async with open_preset("null") as engines:
         app = create_app(NULL, engines)

@@ -23,7 +23,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from engines.api import EngineSet, LanguageModel, Pcm16
-from engines.registry import open_preset
+from engines.opening import open_preset
 from gateway.settings import AgentSettings, Settings
 from loadtest.command import CallOptions, Say, place_call
 from loadtest.hearing import Hearing, open_hearing

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.models, pytest.mark.timeout(300)]
 
 CLOSES_IN_MID_REPLY = """
 import asyncio, sys
-from engines.registry import open_preset
+from engines.opening import open_preset
 from streaming.jobs import Generate, Message, Priority, Token
 
 async def main():

@@ -6,7 +6,7 @@ import pytest
 
 from engines import registry
 from engines.api import EngineSet
-from engines.registry import open_preset
+from engines.opening import open_preset
 
 pytestmark = pytest.mark.models
 
