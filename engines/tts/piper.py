@@ -109,7 +109,7 @@ class PiperTts:
     async def start(self) -> None:
         try:
             models = await asyncio.to_thread(self._load)
-        except (OSError, KeyError, ValueError, RuntimeError) as error:
+        except Exception as error:  # a damaged file: onnxruntime, zipfile and json each raise their own
             raise EngineError("model_load_failed", f"Piper: {error}") from error
         if models.voice.rate_hz != RATE_HZ:
             raise EngineError("model_load_failed", f"Piper: the voice's rate is {models.voice.rate_hz} Hz")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +17,8 @@ from engines.api import EngineError, TextToSpeech
 from engines.lane import CpuLane
 from engines.tts import piper
 from engines.tts.g2p.english import SpokenWord
+from engines.tts.g2p.letters import LetterToSound
+from engines.tts.g2p.lexicon import Lexicon
 from engines.tts.piper import BadAudioError, PiperTts, groups, shape
 from engines.tts.piper_voice import Speech
 from streaming.jobs import Priority, Synthesis, SynthesisChunk, SynthesisFailed, Synthesize
@@ -255,6 +258,20 @@ async def test_cancel_between_inferences_stops_the_rest(
 
 async def test_missing_weights_are_an_engine_error(tmp_path: Path, lane: CpuLane) -> None:
     with pytest.raises(EngineError) as caught:
+        await PiperTts(tmp_path, tmp_path, tmp_path, lane).start()
+    assert caught.value.code == "model_load_failed"
+
+
+async def test_a_damaged_voice_is_an_engine_error(
+    tmp_path: Path, lane: CpuLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, object] = {"audio": {"sample_rate": 22_050}, "phoneme_id_map": {}}
+    config["inference"] = {"noise_scale": 0, "length_scale": 1, "noise_w": 0}
+    (tmp_path / "voice.onnx.json").write_text(json.dumps(config))
+    (tmp_path / "voice.onnx").write_bytes(bytes(10_000))
+    monkeypatch.setattr(Lexicon, "load", lambda folder: None)
+    monkeypatch.setattr(LetterToSound, "load", lambda folder: None)
+    with pytest.raises(EngineError, match="INVALID_PROTOBUF") as caught:
         await PiperTts(tmp_path, tmp_path, tmp_path, lane).start()
     assert caught.value.code == "model_load_failed"
 
