@@ -2,6 +2,11 @@
 
 Uses the faster-whisper library directly with a model directory it is given, so it shares no code with the gateway. The
 full 30 s window is used: accuracy matters here and time does not.
+
+Which model: measured on 62 sentences of an agent, each spoken three times by Piper's "joe" (1,362 words). Whisper
+tiny.en as it is: 3.5 % of the words wrong; with :data:`PAD_MS` around: 2.5 %, in 0.5 s a sentence. The multilingual
+Whisper base: 2.7 % either way, in 1.0 s, for 133 MB more to fetch. So tiny.en it is for English. What is left is mostly
+not misheard but written otherwise ("eight" or "8", "France is" or "Francis"): compare sounds, not letters.
 """
 
 from __future__ import annotations
@@ -22,6 +27,9 @@ Pcm16 = npt.NDArray[np.int16]
 _MODEL_RATE_HZ = 16_000
 _MARGIN_MS = 200
 
+PAD_MS = 500
+"""Of silence on both sides: a first word that begins with the clip is often taken for another."""
+
 
 class Hearing(Protocol):
     def text_of(self, pcm: Pcm16, rate_hz: int) -> str:
@@ -37,7 +45,8 @@ class WhisperHearing:
 
     def text_of(self, pcm: Pcm16, rate_hz: int) -> str:
         resampler = Resampler(rate_hz, _MODEL_RATE_HZ)
-        audio = np.concatenate((resampler.process(pcm), resampler.flush())).astype(np.float32) / 32768.0
+        speech = np.concatenate((resampler.process(pcm), resampler.flush())).astype(np.float32) / 32768.0
+        audio = np.pad(speech, _MODEL_RATE_HZ * PAD_MS // 1000)
         language = None if self._model.model.is_multilingual else "en"
         segments, _ = self._model.transcribe(audio, language=language, beam_size=5, condition_on_previous_text=False)
         return " ".join(segment.text.strip() for segment in segments).strip()

@@ -35,7 +35,7 @@ def test_without_a_model_or_the_library_there_are_no_ears(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("multilingual", "language"), [(True, None), (False, "en")])
-def test_the_library_gets_16_khz_floats(
+def test_the_library_gets_16_khz_floats_with_silence_around_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, multilingual: bool, language: str | None
 ) -> None:
     asked: list[tuple[Any, dict[str, Any]]] = []
@@ -54,6 +54,8 @@ def test_the_library_gets_16_khz_floats(
     assert hearing is not None
     assert hearing.text_of(np.full(RATE_HZ, 16_384, dtype=np.int16), RATE_HZ) == "Hello there."
     ((audio, options),) = asked
-    assert (len(audio), audio.dtype) == (16_000, np.float32)
-    assert audio[8_000] == pytest.approx(0.5, abs=0.01)
+    assert (len(audio), audio.dtype) == (8_000 + 16_000 + 8_000, np.float32)
+    assert audio[16_000] == pytest.approx(0.5, abs=0.01)
+    assert not audio[:7_900].any()
+    assert not audio[-7_900:].any()
     assert options["language"] == language
