@@ -1,0 +1,85 @@
+"""``python -m engines.host``: one engine host, started by a gateway and by nobody else.
+
+It gets its end of the socket as an inherited file descriptor, so there is no path that another program could open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+
+import structlog
+
+from engines.host import lifeline
+from engines.host.channel import Channel
+from engines.host.memory import resident_bytes
+from engines.host.protocol import TO_HOST
+from engines.host.server import HostServer, Vitals
+from engines.opening import InProcess
+from engines.registry import load_reference
+
+OUTBOX_BYTES = 8 * 2**20
+"""About three minutes of speech that the gateway has not taken."""
+LAST_WORDS_S = 1.0
+"""For what is still to be written when all is closed."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m engines.host", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--cores", type=int, default=None)
+    parser.add_argument("--set-up", default="null", help="JSON: [reference, keywords] called first (logging)")
+    options = parser.parse_args()
+    lifeline.hold()
+    # A terminal's Ctrl-C and a service's SIGTERM reach the whole group: calls are drained first, and the gateway says
+    # when we end.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.set_inheritable(options.fd, False)
+    _set_up(options.set_up)
+    sock = socket.socket(fileno=options.fd)
+    sock.setblocking(False)
+    asyncio.run(_serve(sock, options.cores))
+
+
+def _set_up(text: str) -> None:
+    called = json.loads(text)
+    if called is None:  # structlog's own default writes to standard output
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+        return
+    reference, keywords = called
+    load_reference(reference)(**keywords)
+
+
+class _Place(InProcess):
+    @property
+    def stuck(self) -> bool:
+        """Whether the MLX thread is at one quantum for far too long, or dead. (A load is one, too.)"""
+        return self._executor is not None and not self._executor.healthy
+
+
+async def _serve(sock: socket.socket, cores: int | None) -> None:
+    place = _Place(cores)
+    server = HostServer(place, Vitals(resident_bytes, lambda: place.stuck))
+    channel = Channel(TO_HOST, on_messages=server.on_messages, on_lost=server.on_lost, limit_bytes=OUTBOX_BYTES)
+    server.attach(channel)
+    await channel.connect(sock)
+    await server.stopped.wait()
+    try:
+        await server.close()
+    finally:
+        channel.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await channel.closed.wait()
+
+
+if __name__ == "__main__":
+    main()
