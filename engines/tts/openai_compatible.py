@@ -68,7 +68,7 @@ class OpenAiTextToSpeech:
         return len(self._running)
 
     def synthesize(self, request: Synthesize, deliver: Callable[[Synthesis], None]) -> None:
-        """Codes of a failure: those of :mod:`engines.openai_http`, ``unknown_voice``, ``bad_audio``, ``not_started``."""
+        """Codes of a failure: :mod:`engines.openai_http`'s, ``unknown_voice``, ``bad_audio``, ``not_started``."""
 
         async def work(running: Running) -> None:
             await self._run(request, deliver, running)
