@@ -1,76 +1,181 @@
-"""What a lane runs next. Pure: no clock, no thread, no model.
+"""What a lane runs next. Pure: no thread, no model; the time and the costs are passed in.
 
-Work runs as quanta that are not preempted. The rules, in order:
+Work runs as quanta that are not preempted: earliest deadline first. A job's class sets what its deadline may be and its
+place in eviction order, nothing else. The rules:
 
-1. Live work before speculative work: a speculative job gets a quantum only when no live one could use it. (A
-   speculative row that already decodes rides along with a live batch: one step serves all rows.)
-2. The families take turns: a prompt that joins costs running decodes one quantum at a time, and the reverse.
-3. Within a family: :class:`~streaming.jobs.Priority`, then deadline. A job that has been there for ``patience_s``
-   goes before those that have not, the oldest first, so no stream of newer jobs holds it up for ever.
+1. Every live job has a finite deadline (:data:`LATEST_S` after it came at the latest, and never before it came), so
+   newcomers go before it only until then: none starves. A job whose quanta were all served gets its next deadline
+   :data:`RENEWED_S` later if the workload names none, so that a long reply does not stay first for ever.
+2. The demand test: run in order of deadline, at the costs known, does every job meet its deadline? Jobs that share
+   quanta are counted as sharing them (N decoding rows cost their longest remainder, not the sum). What a job has
+   left then is its slack.
+3. A quantum is widened, job by job in order of deadline, only while that costs every job due earlier no more than its
+   slack. Jobs that will be late anyway have none to lose: under overload wide batches are what ends it.
+4. Rows that decode wait for a prompt of theirs that is on its way if their slack allows: one step then serves both.
+5. Speculative jobs have no deadline. They get quanta of their own only when no live job could run, short ones, and
+   ride along in a live one by rule 3. One that holds an instance of a pool for which a live job waits goes on with that
+   job's deadline.
+6. A kind that can be cut (prefill) runs in big quanta while nobody else waits, in small ones otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
+from engines.api import Overload
+from engines.executor.costs import Costs, KindCosts
+from engines.executor.kinds import Choice, Key, Kind
+from engines.executor.overload import Ladder
 from streaming.jobs import Priority
 
+__all__ = ["LATEST_S", "RENEWED_S", "Agenda", "Choice", "Key", "Kind"]
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of quantum of one workload, and how jobs share one. A workload makes each of its kinds once."""
+MAX_JOBS = 1024
+MAX_GROUPS = 256
+LATEST_S: Mapping[Priority, float] = {
+    Priority.FINAL: 0.5,
+    Priority.FIRST_AUDIO: 0.8,
+    Priority.DECODE: 2.0,
+    Priority.PLAYOUT: 4.0,
+    Priority.PARTIAL: 1.0,
+}
+"""How long after it came (or was moved) a live job of each class is due at the latest, whatever deadline it names."""
+RENEWED_S: Mapping[Priority, float] = {
+    Priority.FINAL: 0.3,
+    Priority.FIRST_AUDIO: 0.3,
+    Priority.DECODE: 0.5,
+    Priority.PLAYOUT: 0.5,
+    Priority.PARTIAL: 0.5,
+}
+"""When the next quantum of a job is due that had all the quanta it asked for, its deadline having passed."""
+ALONE_S = 0.1
+"""How long a quantum that can be cut may be while no other live job waits: what a newcomer may have to wait."""
+SHARED_S = 0.05
+"""The same while others wait, and for speculation."""
+LEAST_UNITS = 32
+"""A cut quantum does at least so much, or overhead would eat it."""
 
-    owner: str
-    """The workload's name, and so the model's: costs are learned by it."""
-    name: str
-    """``load``, ``start``, ``prefill``, ``decode``, ``encode``, ``transcribe``, ``speak``, ``chunk``."""
-    max_batch: int = 1
-    """Jobs in one quantum at most."""
-    max_units: int | None = None
-    """What the units of the jobs of one quantum add up to at most (prefill: tokens)."""
-    alike: bool = False
-    """Only jobs of one bucket share a quantum (padded shapes)."""
-    opens_stream: bool = False
-    """It begins a decoder that holds state between evals: held back while a cache clear waits for quiet."""
-    pool: str | None = None
-    """The exclusive resource (a model instance with an open stream) that a job holds from its first quantum of such a
-    kind until it is dropped. :meth:`Agenda.set_pool` says how many there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """Names a job. ``owner`` is the workload it belongs to; ``part`` tells jobs of one epoch apart (a segment of
-    speech, a revision of a transcript)."""
-
-    owner: str
-    call: str
-    epoch: int
-    part: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One quantum: its kind and the jobs it serves, the most urgent first."""
-
-    kind: Kind
-    keys: tuple[Key, ...]
-
-    @property
-    def owner(self) -> str:
-        return self.kind.owner
+_JOINING = ("start", "prefill")
+_JOINED = "decode"
+_due = attrgetter("due")
 
 
-@dataclass(slots=True)
+class _Group:
+    """The jobs that could share quanta: one kind, and one bucket where the kind wants them alike. The counts are of
+    the demand test now running (``test``): what its members so far need together."""
+
+    __slots__ = ("bucket", "costs", "cut", "finished", "jobs", "kind", "length", "need_s", "round", "test", "units")
+
+    def __init__(self, kind: Kind, bucket: int, costs: KindCosts) -> None:
+        self.kind = kind
+        self.bucket = bucket
+        self.costs = costs
+        self.cut = kind.max_units is not None
+        self.test = 0
+        self.jobs = self.finished = self.round = self.units = 0
+        self.length = 1
+        self.need_s = 0.0
+
+    def count(self, job: _Job, test: int) -> float:
+        """Add a job to what is needed; returns by how much that grew, in seconds.
+
+        More jobs than fit one quantum go in rounds of as many as fit, each as long as its longest job.
+        """
+        if self.test != test:
+            self.test = test
+            self.jobs = self.finished = self.round = self.units = 0
+            self.length = 1
+            self.need_s = 0.0
+        max_batch = self.kind.max_batch
+        if self.cut:
+            self.jobs += 1
+            self.units += job.units * job.remaining
+            need_s = self.costs.estimate(min(self.jobs, max_batch), self.units)
+        else:
+            if self.jobs and self.jobs % max_batch == 0:
+                self.finished += self.round
+                self.round = 0
+            self.jobs += 1
+            if job.remaining > self.round:
+                self.round = job.remaining
+            if job.length > self.length:
+                self.length = job.length
+            batch = self.jobs if self.jobs < max_batch else max_batch
+            need_s = (self.finished + self.round) * self.costs.estimate(batch, self.length)
+        grown_s = need_s - self.need_s
+        if grown_s <= 0.0:
+            return 0.0
+        self.need_s = need_s
+        return grown_s
+
+
+@dataclass(slots=True, eq=False)
 class _Job:
     key: Key
-    kind: Kind
+    group: _Group
     priority: Priority
     deadline: float
-    since: float
-    units: int = 1
-    bucket: int = 0
-    remaining: int = 1
+    """As the workload named it."""
+    due: float
+    """As the policy takes it: infinite for speculation only."""
+    units: int
+    length: int
+    remaining: int
+    holds: bool = False
+    """It holds an instance of its kind's pool."""
+    spent: bool = False
+    """It had all the quanta it asked for and has not been advanced since."""
+
+
+class _Quantum:
+    """The quantum being put together."""
+
+    __slots__ = ("_costs", "_room", "_seconds", "_units", "jobs", "kind", "length")
+
+    def __init__(self, head: _Job, room: int) -> None:
+        self.kind = head.group.kind
+        self.jobs = [head]
+        self.length = head.length
+        self._costs = head.group.costs
+        self._units = head.units
+        self._room = room
+        self._seconds = self._costs.estimate(1, head.length)
+
+    def takes(self, job: _Job) -> bool:
+        """Whether a job of the group has room in it, time aside."""
+        kind = self.kind
+        if len(self.jobs) >= kind.max_batch or (
+            kind.max_units is not None and self._units + job.units > kind.max_units
+        ):
+            return False
+        return kind.pool is None or job.holds or self._room > 0
+
+    def widen(self, job: _Job, slack_s: float) -> float:
+        """Add the job if it makes the quantum longer by no more than ``slack_s``. Returns by how much, or 0."""
+        length = self.length + job.length if self.kind.max_units is not None else max(self.length, job.length)
+        seconds = self._costs.estimate(len(self.jobs) + 1, length)
+        longer_s = seconds - self._seconds
+        if longer_s > slack_s:
+            return 0.0
+        self.jobs.append(job)
+        self._units += job.units
+        self._room -= not job.holds
+        self.length, self._seconds = length, seconds
+        return max(0.0, longer_s)
+
+    def cut_to(self, seconds: float) -> int:
+        """How many units it may take to last no longer than that, as far as is known."""
+        bound = self.kind.max_units
+        assert bound is not None
+        if self._costs.estimate(len(self.jobs), min(self.length, bound)) <= seconds:
+            return bound
+        units = LEAST_UNITS
+        while units * 2 <= bound and self._costs.estimate(len(self.jobs), units * 2) <= seconds:
+            units *= 2
+        return min(units, bound)
 
 
 @dataclass(slots=True)
@@ -78,21 +183,30 @@ class _Pool:
     size: int
     holders: set[Key] = field(default_factory=set)
 
+    def full_for(self, key: Key) -> bool:
+        return key not in self.holders and len(self.holders) >= self.size
+
 
 class Agenda:
     """The jobs alive, and the choice among them. All times are seconds on the caller's clock.
 
-    ``units`` is a job's share of its next quantum (tokens to prefill, phonemes, frames; 1 for a decode step),
+    ``units`` is a job's share of its next quantum (all tokens left to prefill, phonemes, frames; 1 for a decode step),
     ``bucket`` the padded shape it runs in, ``remaining`` how many quanta like it the job still needs before its
-    deadline is met, this one included (a decode: the tokens to the end of the clause).
+    deadline is met, this one included (a decode: the tokens to the end of the clause). ``deadline`` is when those
+    quanta should be done: who has more stages to come takes their cost off. It stays through :meth:`advance`, until
+    :meth:`move` or until it has passed and ``remaining`` quanta were served.
     """
 
-    def __init__(self, patience_s: float = 2.0) -> None:
-        self._patience_s = patience_s
+    def __init__(self, costs: Costs | None = None, *, max_jobs: int = MAX_JOBS) -> None:
+        self.costs = costs if costs is not None else Costs()
+        self._max_jobs = max_jobs
         self._jobs: dict[Key, _Job] = {}
+        self._groups: dict[tuple[Kind, int], _Group] = {}
         self._pools: dict[str, _Pool] = {}
-        self._quanta = 0
-        self._last_quantum: dict[tuple[str, str], int] = {}
+        self._served: list[_Job] = []
+        self._evicted: list[tuple[Key, Kind]] = []
+        self._ladder = Ladder()
+        self._tests = 0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -101,12 +215,15 @@ class Agenda:
         return key in self._jobs
 
     def set_pool(self, pool: str, size: int) -> None:
-        """How many jobs may hold the exclusive resource of that name at once."""
-        self._pools[pool] = _Pool(size)
+        """How many jobs may hold the exclusive resource of that name at once. Those that hold it keep it."""
+        holders = self._pools[pool].holders if pool in self._pools else set()
+        self._pools[pool] = _Pool(size, holders)
 
     def held(self) -> Mapping[str, int]:
         """How many of each pool are in use."""
         return {name: len(pool.holders) for name, pool in self._pools.items()}
+
+    # --- the life of a job ------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -120,15 +237,23 @@ class Agenda:
         bucket: int = 0,
         remaining: int = 1,
     ) -> None:
-        """A new job; one of that key must not be there."""
+        """A new job; one of that key must not be there. On a full agenda the least important job (it may be this one)
+        is dropped for it: :meth:`take_evicted` names it."""
         if key in self._jobs:
             raise ValueError(f"{key} is already on the agenda")
-        self._jobs[key] = _Job(key, kind, priority, deadline, now, units, bucket, remaining)
+        group = self._group(kind, bucket)
+        job = _Job(key, group, priority, deadline, _due_time(priority, deadline, now), units, 1, remaining)
+        job.length = _length(group, units)
+        self._jobs[key] = job
+        if len(self._jobs) > self._max_jobs:
+            self._evict()
 
     def advance(self, key: Key, kind: Kind, *, units: int = 1, bucket: int = 0, remaining: int = 1) -> None:
         """The job's next quantum is of this kind."""
         job = self._jobs[key]
-        job.kind, job.units, job.bucket, job.remaining = kind, units, bucket, remaining
+        job.group = self._group(kind, bucket)
+        job.units, job.remaining, job.spent = units, remaining, False
+        job.length = _length(job.group, units)
 
     def move(self, key: Key, now: float, *, priority: Priority | None = None, deadline: float | None = None) -> None:
         """Give a job another class or deadline. Unknown keys are ignored: the job may just have ended."""
@@ -136,9 +261,10 @@ class Agenda:
         if job is None:
             return
         if priority is not None:
-            job.priority, job.since = priority, now
+            job.priority = priority
         if deadline is not None:
             job.deadline = deadline
+        job.due = _due_time(job.priority, job.deadline, now)
 
     def drop(self, key: Key) -> None:
         """The job ended or was cancelled: it is chosen no more, and what it held is free. Unknown keys are ignored."""
@@ -146,50 +272,175 @@ class Agenda:
         for pool in self._pools.values():
             pool.holders.discard(key)
 
+    def take_evicted(self) -> list[tuple[Key, Kind]]:
+        """The jobs dropped for want of room since last asked, with the kind of quantum each waited for. Their
+        workloads owe each an answer (``overloaded``)."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    # --- the choice -------------------------------------------------------------------------------------------
+
     def choose(self, now: float, *, hold_streams: bool = False) -> Choice | None:
         """The next quantum, or None when nothing can run. ``hold_streams`` leaves unopened streams waiting."""
-        ready = [job for job in self._jobs.values() if self._may_run(job, hold_streams)]
-        pool = [job for job in ready if job.priority is not Priority.SPECULATIVE] or ready
-        if not pool:
+        self._renew(now)
+        order = self._in_order()
+        ready = [job for job in order if self._may_run(job, hold_streams)]
+        if not ready:
+            self._ladder.note(0.0, now)
             return None
-        best = min(pool, key=lambda job: (self._last_quantum.get(self._family(job), 0), self._urgency(job, now)))
-        self._quanta += 1
-        self._last_quantum[self._family(best)] = self._quanta
-        chosen = [best]
-        for job in sorted(ready, key=lambda job: self._urgency(job, now)):
-            if job is not best and self._may_share(job, chosen):
-                chosen.append(job)
-        for job in chosen:
-            if job.kind.pool is not None:
-                self._pools[job.kind.pool].holders.add(job.key)
-        return Choice(best.kind, tuple(job.key for job in chosen))
+        head = ready[0]
+        if head.group.kind.name == _JOINED:
+            head = self._joining(order, ready, now) or head
+        quantum = self._widened(order, ready, head, now)
+        live = sum(job.due < math.inf for job in order)
+        return self._serve(quantum, waits=live > sum(job.due < math.inf for job in quantum.jobs))
+
+    def observe(self, choice: Choice, seconds: float) -> None:
+        """The quantum took so long: costs are learned by it."""
+        self.costs.observe(choice.kind, len(choice.keys), choice.length, seconds)
+
+    def overload(self, now: float) -> Overload:
+        """How far the lane is behind, by the average lateness that the demand test foresees."""
+        return self._ladder.level(now)
+
+    # --- order ------------------------------------------------------------------------------------------------
+
+    def _renew(self, now: float) -> None:
+        for job in self._served:
+            if job.spent:
+                job.spent = False
+                job.remaining = 1
+                if job.due <= now:
+                    job.due = now + RENEWED_S[job.priority]
+        self._served.clear()
+
+    def _in_order(self) -> list[_Job]:
+        """Every job, the earliest deadline first and speculation last."""
+        jobs = sorted(self._jobs.values(), key=_due)
+        wanted: dict[str, float] = {}
+        for job in jobs:
+            pool = job.group.kind.pool
+            if pool is not None and job.due < math.inf and self._pools[pool].full_for(job.key):
+                wanted.setdefault(pool, job.due)
+        if not wanted:
+            return jobs
+        lent = [(job, self._inherited(job, wanted)) for job in jobs]
+        return [job for job, _ in sorted(lent, key=lambda pair: pair[1])]
+
+    def _inherited(self, job: _Job, wanted: Mapping[str, float]) -> float:
+        """A job that holds what another waits for goes before that one (and is due with it)."""
+        due = job.due
+        for name, waiting_due in wanted.items():
+            if job.key in self._pools[name].holders:
+                due = min(due, waiting_due)
+        return due
 
     def _may_run(self, job: _Job, hold_streams: bool) -> bool:
-        if hold_streams and job.kind.opens_stream:
+        kind = job.group.kind
+        if hold_streams and kind.opens_stream:
             return False
-        if job.kind.pool is None:
-            return True
-        pool = self._pools[job.kind.pool]
-        return job.key in pool.holders or len(pool.holders) < pool.size
+        return kind.pool is None or not self._pools[kind.pool].full_for(job.key)
 
-    def _may_share(self, job: _Job, chosen: list[_Job]) -> bool:
-        first = chosen[0]
-        kind = first.kind
-        if job.kind != kind or len(chosen) >= kind.max_batch or (kind.alike and job.bucket != first.bucket):
-            return False
-        if kind.max_units is not None and sum(one.units for one in chosen) + job.units > kind.max_units:
-            return False
-        if kind.pool is None:
-            return True
-        pool = self._pools[kind.pool]
-        new = {one.key for one in [*chosen, job]} - pool.holders
-        return len(pool.holders) + len(new) <= pool.size
+    # --- the demand test --------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _family(job: _Job) -> tuple[str, str]:
-        return (job.kind.owner, "prompt" if job.kind.name in ("start", "prefill") else job.kind.name)
+    def _joining(self, order: Sequence[_Job], ready: Sequence[_Job], now: float) -> _Job | None:
+        """A live prompt on its way to the rows of ``ready``'s first job, if all that are due before it can wait."""
+        owner = ready[0].group.kind.owner
+        joining = next(
+            (
+                job
+                for job in ready
+                if job.group.kind.owner == owner and job.group.kind.name in _JOINING and job.due < math.inf
+            ),
+            None,
+        )
+        if joining is None:
+            return None
+        cost_s = joining.group.costs.estimate(1, joining.length) * (1 if joining.group.cut else joining.remaining)
+        self._tests += 1
+        done = now
+        for job in order:
+            if job is joining:
+                return joining
+            done += job.group.count(job, self._tests)
+            if 0.0 <= job.due - done < cost_s:
+                return None
+        raise AssertionError("a ready job is in the order")
 
-    def _urgency(self, job: _Job, now: float) -> tuple[bool, float, float]:
-        if now - job.since >= self._patience_s:
-            return (False, job.since, 0.0)
-        return (True, job.priority, job.deadline)
+    def _widened(self, order: Sequence[_Job], ready: Sequence[_Job], head: _Job, now: float) -> _Quantum:
+        """The head and the jobs that share its quantum. Notes how late the latest live job will be."""
+        self._tests += 1
+        test = self._tests
+        group = head.group
+        may_run = None if len(ready) == len(order) else {id(job) for job in ready}
+        quantum = _Quantum(head, self._room(head))
+        done = now + group.count(head, test)
+        latest, least_slack = 0.0, math.inf
+        for job in order:
+            if job is head:
+                slack = job.due - done
+            else:
+                if job.group is group and quantum.takes(job) and (may_run is None or id(job) in may_run):
+                    least_slack -= quantum.widen(job, least_slack)
+                if job.due == math.inf:
+                    continue
+                done += job.group.count(job, test)
+                slack = job.due - done
+            if slack < 0.0:
+                latest = max(latest, -slack)
+            elif slack < least_slack:
+                least_slack = slack
+        self._ladder.note(latest, now)
+        return quantum
+
+    def _room(self, head: _Job) -> int:
+        """How many jobs that hold no instance yet may join the head's quantum."""
+        name = head.group.kind.pool
+        if name is None:
+            return 0
+        pool = self._pools[name]
+        return pool.size - len(pool.holders | {head.key})
+
+    def _serve(self, quantum: _Quantum, waits: bool) -> Choice:
+        kind = quantum.kind
+        for job in quantum.jobs:
+            if kind.pool is not None:
+                self._pools[kind.pool].holders.add(job.key)
+                job.holds = True
+            job.remaining -= 1
+            job.spent = job.remaining == 0
+        self._served = quantum.jobs
+        keys = tuple(job.key for job in quantum.jobs)
+        if kind.max_units is None:
+            return Choice(kind, keys, None, quantum.length)
+        max_units = quantum.cut_to(SHARED_S if waits or quantum.jobs[0].due == math.inf else ALONE_S)
+        return Choice(kind, keys, max_units, min(quantum.length, max_units))
+
+    # --- room -------------------------------------------------------------------------------------------------
+
+    def _group(self, kind: Kind, bucket: int) -> _Group:
+        key = (kind, bucket if kind.alike else 0)
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= MAX_GROUPS:  # of models that were closed, or buckets out of use
+                used = {id(job.group) for job in self._jobs.values()}
+                self._groups = {known: group for known, group in self._groups.items() if id(group) in used}
+            group = self._groups[key] = _Group(kind, key[1], self.costs.of(kind))
+        return group
+
+    def _evict(self) -> None:
+        """Drop the job that matters least: speculation, then partial transcripts, then what is heard latest."""
+        job = max(self._jobs.values(), key=lambda job: (job.priority, job.due))
+        self.drop(job.key)
+        self._evicted.append((job.key, job.group.kind))
+
+
+def _due_time(priority: Priority, deadline: float, now: float) -> float:
+    if priority is Priority.SPECULATIVE:
+        return math.inf
+    return min(max(deadline, now), now + LATEST_S[priority])
+
+
+def _length(group: _Group, units: int) -> int:
+    """What a quantum's cost depends on beside the batch: see :meth:`Costs.estimate`."""
+    return group.bucket if group.kind.alike and group.bucket else units

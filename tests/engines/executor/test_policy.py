@@ -1,34 +1,43 @@
-"""The executor's choice of the next quantum: examples of each rule, then random lives of jobs."""
+"""The executor's choice of the next quantum: an example of each rule."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engines.executor.policy import Agenda, Choice, Key, Kind
+from engines.executor.costs import Costs
+from engines.executor.policy import ALONE_S, LATEST_S, RENEWED_S, Agenda, Choice, Key, Kind
 from streaming.jobs import Priority
 
-PATIENCE_S = 2.0
 START = Kind("llm", "start", opens_stream=True)
-PREFILL = Kind("llm", "prefill")
+PREFILL = Kind("llm", "prefill", max_batch=4, max_units=1024)
 DECODE = Kind("llm", "decode", max_batch=64)
 OTHERS_DECODE = Kind("other", "decode", max_batch=64)
-KINDS = (START, PREFILL, DECODE, OTHERS_DECODE)
+ENCODE = Kind("stt", "encode")
+SPEAK = Kind("tts", "speak", max_batch=4, alike=True)
+CHUNK = Kind("tts", "chunk", pool="voices")
+
+FIRST, LIVE, LATER = Priority.FIRST_AUDIO, Priority.DECODE, Priority.PLAYOUT
+IDLE = Priority.SPECULATIVE
 
 
 def key(epoch: int, owner: str = "llm", call: str = "c") -> Key:
     return Key(owner, call, epoch)
 
 
-def agenda(*jobs: tuple[int, Kind, Priority, float]) -> Agenda:
-    made = Agenda(PATIENCE_S)
-    for epoch, step, priority, deadline in jobs:
-        made.add(key(epoch), step, priority, deadline, 0.0)
+def agenda(*jobs: tuple[int, Kind, Priority, float], costs: Costs | None = None) -> Agenda:
+    made = Agenda(costs)
+    for epoch, kind, priority, deadline in jobs:
+        made.add(key(epoch, kind.owner), kind, priority, deadline, 0.0)
     return made
+
+
+def priced(*prices: tuple[Kind, int, int, float]) -> Costs:
+    costs = Costs()
+    for kind, batch, length, seconds in prices:
+        costs.seed(kind, batch, length, seconds)
+    return costs
 
 
 def chosen(choice: Choice | None) -> list[int]:
@@ -40,63 +49,231 @@ def test_nothing_to_do() -> None:
     assert Agenda().choose(0.0) is None
 
 
-def test_class_then_deadline_among_prompts_that_join() -> None:
-    a = agenda(
-        (1, START, Priority.PLAYOUT, 0.5),
-        (2, START, Priority.FIRST_AUDIO, 1.5),
-        (3, PREFILL, Priority.FIRST_AUDIO, 1.0),
-    )
+def test_the_earliest_deadline_goes_first_whatever_the_class() -> None:
+    a = agenda((1, START, Priority.FINAL, 0.4), (2, ENCODE, LATER, 0.2), (3, START, FIRST, 0.3))
     order = []
-    while len(a):
-        (epoch,) = chosen(a.choose(0.1))
-        order.append(epoch)
-        a.drop(key(epoch))
-    assert order == [3, 2, 1]
+    while (choice := a.choose(0.0)) is not None:
+        order.extend(chosen(choice))
+        a.drop(choice.keys[0])
+    assert order == [2, 3, 1]
 
 
-def test_a_job_that_waited_long_goes_before_a_higher_class() -> None:
-    a = agenda((1, START, Priority.PLAYOUT, math.inf))
-    a.add(key(2), START, Priority.FINAL, 99.0, PATIENCE_S)
-    assert chosen(a.choose(PATIENCE_S)) == [1]
-
-
-def test_a_joining_prompt_and_running_decodes_take_turns() -> None:
-    a = agenda((1, DECODE, Priority.DECODE, 1.0), (2, START, Priority.FIRST_AUDIO, 1.0))
-    steps = [choice.kind for _ in range(4) if (choice := a.choose(0.0)) is not None]
-    assert steps == [START, DECODE, START, DECODE]
+def test_a_live_job_is_due_by_its_class_at_the_latest_and_never_before_it_came() -> None:
+    a = agenda((1, START, LATER, math.inf))
+    a.add(key(2), START, FIRST, 0.0, LATEST_S[LATER] + 0.1)
+    assert chosen(a.choose(5.0)) == [1]
+    a.drop(key(1))
+    assert chosen(a.choose(5.0)) == [2]
 
 
 def test_a_decode_step_serves_every_row_of_its_owner_and_no_other() -> None:
-    a = agenda(
-        (1, DECODE, Priority.DECODE, 2.0),
-        (2, DECODE, Priority.SPECULATIVE, 2.0),
-        (3, PREFILL, Priority.SPECULATIVE, 2.0),
-    )
-    a.add(key(4, owner="other"), OTHERS_DECODE, Priority.DECODE, 3.0, 0.0)
-    choice = a.choose(0.0)
-    assert choice == Choice(DECODE, (key(1), key(2)))
+    a = agenda((1, DECODE, LIVE, 2.0), (2, DECODE, IDLE, 2.0), (3, PREFILL, IDLE, 2.0), (4, OTHERS_DECODE, LIVE, 2.0))
+    assert a.choose(0.0) == Choice(DECODE, (key(1), key(2)))
 
 
-def test_speculation_runs_only_in_idle_time() -> None:
-    a = agenda((1, DECODE, Priority.SPECULATIVE, 0.0), (2, START, Priority.FIRST_AUDIO, 9.0))
-    assert chosen(a.choose(5.0)) == [2]
-    assert chosen(a.choose(5.0)) == [2]
+def test_a_quantum_is_not_widened_over_the_slack_of_what_is_due_earlier() -> None:
+    costs = priced((SPEAK, 1, 1, 0.1), (SPEAK, 2, 1, 0.15), (ENCODE, 1, 1, 0.05))
+    tight = agenda((1, SPEAK, FIRST, 0.16), (2, ENCODE, LIVE, 0.17), (3, SPEAK, LATER, 0.9), costs=costs)
+    assert chosen(tight.choose(0.0)) == [1]
+    loose = agenda((1, SPEAK, FIRST, 0.16), (2, ENCODE, LIVE, 0.21), (3, SPEAK, LATER, 0.9), costs=costs)
+    assert chosen(loose.choose(0.0)) == [1, 3]
+
+
+def test_the_head_itself_is_not_made_late_by_riders() -> None:
+    costs = priced((SPEAK, 1, 1, 0.1), (SPEAK, 2, 1, 0.15))
+    assert chosen(agenda((1, SPEAK, FIRST, 0.12), (2, SPEAK, LATER, 0.9), costs=costs).choose(0.0)) == [1]
+
+
+def test_what_is_late_anyway_does_not_hold_riders_off() -> None:
+    costs = priced((SPEAK, 1, 1, 0.1), (SPEAK, 2, 1, 0.15))
+    assert chosen(agenda((1, SPEAK, FIRST, 0.05), (2, SPEAK, LATER, 0.9), costs=costs).choose(0.0)) == [1, 2]
+
+
+def test_speculation_rides_along_only_while_the_slack_allows() -> None:
+    costs = priced((DECODE, 1, 1, 0.1), (DECODE, 2, 1, 0.15))
+    tight = agenda((1, DECODE, LIVE, 0.12), (2, DECODE, IDLE, 0.0), costs=costs)
+    assert chosen(tight.choose(0.0)) == [1]
+    loose = agenda((1, DECODE, LIVE, 0.16), (2, DECODE, IDLE, 0.0), costs=costs)
+    assert chosen(loose.choose(0.0)) == [1, 2]
+
+
+def test_rows_share_their_steps_in_the_demand_test() -> None:
+    """Two rows of ten steps need ten steps, not twenty: what comes later can still share them all."""
+    costs = priced((DECODE, 1, 1, 0.01), (DECODE, 2, 1, 0.01), (ENCODE, 1, 1, 0.05), (SPEAK, 1, 1, 0.1))
+    a = Agenda(costs)
+    a.add(key(1), DECODE, LIVE, 0.11, 0.0, remaining=10)
+    a.add(key(2), DECODE, LIVE, 0.12, 0.0, remaining=10)
+    a.add(key(3, "stt"), ENCODE, LIVE, 0.2, 0.0)
+    assert chosen(a.choose(0.0)) == [1, 2]
+    a.overload(1.0)
+    assert a.overload(100.0) == 0  # nobody will be late
+
+
+def test_only_jobs_of_one_bucket_share_a_padded_quantum_and_no_more_than_fit() -> None:
+    a = Agenda()
+    for epoch, bucket in enumerate((64, 128, 64, 64, 64, 64)):
+        a.add(key(epoch, "tts"), SPEAK, FIRST, 0.1 + epoch / 100, 0.0, bucket=bucket)
+    assert chosen(a.choose(0.0)) == [0, 2, 3, 4]
+
+
+def test_prompts_share_a_quantum_up_to_its_units() -> None:
+    a = Agenda()
+    for epoch, units in enumerate((600, 500, 400, 24, 1)):
+        a.add(key(epoch), PREFILL, LIVE, 0.1 + epoch / 100, 0.0, units=units)
+    assert chosen(a.choose(0.0)) == [0, 2, 3]
+
+
+def test_a_prompt_on_its_way_goes_before_the_rows_it_will_share_steps_with_if_they_can_wait() -> None:
+    costs = priced((DECODE, 1, 1, 0.01), (START, 1, 1, 0.04), (ENCODE, 1, 1, 0.01))
+    a = Agenda(costs)
+    a.add(key(1), DECODE, LIVE, 0.2, 0.0, remaining=12)
+    a.add(key(2), START, LIVE, 0.4, 0.0)
+    assert chosen(a.choose(0.0)) == [2]
+    a.move(key(1), 0.0, deadline=0.15)
+    assert chosen(a.choose(0.0)) == [1]
+
+
+def test_a_long_reply_does_not_stay_first() -> None:
+    """A reply of 500 tokens whose deadline has passed: another call's prompt waits for the step in flight alone."""
+    a = agenda((1, DECODE, LIVE, 0.0))
+    now = 0.0
+    for _ in range(100):
+        assert chosen(a.choose(now)) == [1]
+        now += 0.01
+    a.add(key(2), START, LIVE, now + 0.25, now)
+    assert chosen(a.choose(now)) == [2]
+
+
+def test_a_clause_is_one_deadline_over_its_steps_then_the_next_follows() -> None:
+    a = Agenda()
+    a.add(key(1), DECODE, LIVE, 0.0, 0.0, remaining=3)
+    a.add(key(2, "stt"), ENCODE, LIVE, 0.1, 0.0)
+    assert [chosen(a.choose(0.2)) for _ in range(3)] == [[1], [1], [1]]
+    assert chosen(a.choose(0.2)) == [2]
+    a.drop(key(2, "stt"))
+    a.add(key(3, "stt"), ENCODE, LIVE, 0.2 + RENEWED_S[LIVE] - 0.01, 0.2)
+    assert chosen(a.choose(0.2)) == [3]
+
+
+def test_a_job_keeps_a_deadline_that_is_still_ahead() -> None:
+    a = agenda((1, DECODE, LIVE, 0.5), (2, ENCODE, LIVE, 0.6))
+    assert [chosen(a.choose(0.1)) for _ in range(2)] == [[1], [1]]
+
+
+def test_speculation_has_idle_time_only() -> None:
+    a = agenda((1, DECODE, IDLE, 0.0), (2, START, FIRST, 0.7))
+    assert chosen(a.choose(0.5)) == [2]
+    assert chosen(a.choose(0.5)) == [2]
     a.drop(key(2))
-    assert chosen(a.choose(5.0)) == [1]
+    assert chosen(a.choose(0.5)) == [1]
 
 
-def test_a_promoted_speculation_is_live() -> None:
-    a = agenda((1, START, Priority.SPECULATIVE, math.inf), (2, START, Priority.PLAYOUT, 1.0))
-    a.move(key(1), 0.5, priority=Priority.FIRST_AUDIO)
+def test_a_promoted_speculation_is_due_by_the_deadline_it_named() -> None:
+    a = agenda((1, START, IDLE, 0.1), (2, ENCODE, LATER, 0.6))
+    a.move(key(1), 0.5, priority=FIRST)
     assert chosen(a.choose(0.5)) == [1]
 
 
 def test_held_starts_wait_while_opened_streams_go_on() -> None:
-    a = agenda((1, START, Priority.FINAL, 0.0), (2, PREFILL, Priority.PLAYOUT, 9.0))
+    a = agenda((1, START, Priority.FINAL, 0.0), (2, PREFILL, LATER, 9.0))
     assert chosen(a.choose(1.0, hold_streams=True)) == [2]
     a.drop(key(2))
     assert a.choose(1.0, hold_streams=True) is None
     assert chosen(a.choose(1.0)) == [1]
+
+
+def test_a_held_start_keeps_its_claim_on_time() -> None:
+    costs = priced((SPEAK, 1, 1, 0.1), (SPEAK, 2, 1, 0.15), (START, 1, 1, 0.1))
+    a = agenda((1, START, LIVE, 0.21), (2, SPEAK, FIRST, 0.3), (3, SPEAK, LATER, 0.9), costs=costs)
+    assert chosen(a.choose(0.0, hold_streams=True)) == [2]
+
+
+def test_an_instance_is_held_from_the_first_quantum_until_the_job_is_dropped() -> None:
+    a = Agenda()
+    a.set_pool("voices", 1)
+    a.add(key(1, "tts"), CHUNK, FIRST, 0.5, 0.0)
+    assert chosen(a.choose(0.0)) == [1]
+    a.add(key(2, "tts"), CHUNK, FIRST, 0.1, 0.0)
+    assert chosen(a.choose(0.0)) == [1]
+    assert a.held() == {"voices": 1}
+    a.drop(key(1, "tts"))
+    assert a.held() == {"voices": 0}
+    assert chosen(a.choose(0.0)) == [2]
+
+
+def test_a_larger_pool_serves_more_and_its_holders_stay() -> None:
+    shared = Kind("tts", "chunk", max_batch=8, pool="voices")
+    a = Agenda()
+    a.set_pool("voices", 1)
+    for epoch in range(4):
+        a.add(key(epoch, "tts"), shared, FIRST, 0.1 + epoch / 100, 0.0)
+    assert chosen(a.choose(0.0)) == [0]
+    a.set_pool("voices", 3)
+    assert chosen(a.choose(0.0)) == [0, 1, 2]
+    assert chosen(a.choose(0.0)) == [0, 1, 2]
+    assert a.held() == {"voices": 3}
+
+
+def test_speculation_that_holds_what_a_live_job_waits_for_goes_on_in_its_place() -> None:
+    a = Agenda()
+    a.set_pool("voices", 1)
+    a.add(key(1, "tts"), CHUNK, IDLE, 0.0, 0.0)
+    assert chosen(a.choose(0.0)) == [1]
+    a.add(key(2, "tts"), CHUNK, FIRST, 0.1, 0.0)
+    a.add(key(3, "stt"), ENCODE, LIVE, 0.3, 0.0)
+    assert chosen(a.choose(0.0)) == [1]
+    a.drop(key(1, "tts"))
+    assert chosen(a.choose(0.0)) == [2]
+
+
+def test_an_idle_lane_prefills_in_big_quanta_and_a_busy_one_in_small() -> None:
+    costs = priced((PREFILL, 1, 64, 0.02), (PREFILL, 1, 1024, 0.26), (ENCODE, 1, 1, 0.01))
+    a = Agenda(costs)
+    a.add(key(1), PREFILL, LIVE, 0.5, 0.0, units=1000)
+    alone = a.choose(0.0)
+    assert alone is not None
+    assert alone.max_units is not None
+    assert costs.estimate(PREFILL, 1, alone.max_units) <= ALONE_S
+    a.add(key(2, "stt"), ENCODE, LIVE, 0.6, 0.0)
+    shared = a.choose(0.0)
+    assert shared is not None
+    assert shared.max_units is not None
+    assert (alone.max_units, shared.max_units) == (256, 128)
+    a.move(key(1), 0.0, priority=IDLE)
+    a.drop(key(2, "stt"))
+    speculative = a.choose(0.0)
+    assert speculative is not None
+    assert speculative.max_units == 128
+
+
+def test_a_prompt_that_is_cheap_is_not_cut() -> None:
+    a = Agenda(priced((PREFILL, 1, 1024, 0.01)))
+    a.add(key(1), PREFILL, LIVE, 0.5, 0.0, units=5000)
+    choice = a.choose(0.0)
+    assert choice is not None
+    assert (choice.max_units, choice.length) == (1024, 1024)
+
+
+def test_costs_are_learned_from_what_was_chosen() -> None:
+    a = Agenda()
+    a.add(key(1, "tts"), SPEAK, FIRST, 0.1, 0.0, units=50, bucket=64)
+    choice = a.choose(0.0)
+    assert choice is not None
+    a.observe(choice, 0.2)
+    assert a.costs.estimate(SPEAK, 1, 64) == 0.2
+
+
+def test_a_full_agenda_drops_what_matters_least_and_says_so() -> None:
+    a = Agenda(max_jobs=2)
+    a.add(key(1), START, FIRST, 0.1, 0.0)
+    a.add(key(2), START, IDLE, 0.1, 0.0)
+    a.add(key(3), START, Priority.PARTIAL, 0.1, 0.0)
+    assert a.take_evicted() == [(key(2), START)]
+    a.add(key(4), ENCODE, LATER, 0.1, 0.0)
+    a.add(key(5), DECODE, LATER, 0.2, 0.0)
+    assert a.take_evicted() == [(key(3), START), (key(5), DECODE)]
+    assert a.take_evicted() == []
+    assert len(a) == 2
 
 
 def test_keys_that_are_gone_are_ignored_and_a_second_of_one_is_a_defect() -> None:
@@ -109,85 +286,10 @@ def test_keys_that_are_gone_are_ignored_and_a_second_of_one_is_a_defect() -> Non
         a.add(key(1), START, Priority.FINAL, 0.0, 0.0)
 
 
-@given(
-    waiting=st.sampled_from([p for p in Priority if p is not Priority.SPECULATIVE]),
-    newcomers=st.lists(st.tuples(st.sampled_from(Priority), st.sampled_from(KINDS)), min_size=60, max_size=60),
-)
-def test_no_live_job_starves_whatever_keeps_coming(waiting: Priority, newcomers: list[tuple[Priority, Kind]]) -> None:
-    """A quantum takes 0.1 s here and each brings a newcomer due at once; the job without a deadline gets its turn
-    soon after its patience ends: what is older is nothing, and the other two families take a turn each at most."""
-    a = agenda((0, START, waiting, math.inf))
-    now = 0.0
-    for number, (priority, step) in enumerate(newcomers, start=1):
-        a.add(key(number), step, priority, now, now)
-        epochs = chosen(a.choose(now))
-        if 0 in epochs:
-            assert now <= PATIENCE_S + 0.35
-            return
-        for epoch in epochs:
-            a.drop(key(epoch))
-        now += 0.1
-    raise AssertionError("the waiting job was never chosen")
-
-
-class Lives(RuleBasedStateMachine):
-    """Jobs come, advance, are promoted and cancelled in any order, between quanta."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.agenda = Agenda(PATIENCE_S)
-        self.alive: dict[Key, tuple[Kind, Priority]] = {}
-        self.dead: set[Key] = set()
-        self.epochs = 0
-        self.now = 0.0
-
-    @rule(
-        step=st.sampled_from(KINDS), priority=st.sampled_from(Priority), lead_s=st.floats(-1, 5), call=st.integers(0, 3)
-    )
-    def add(self, step: Kind, priority: Priority, lead_s: float, call: int) -> None:
-        k = Key(step.owner, str(call), self.epochs)
-        self.epochs += 1
-        self.agenda.add(k, step, priority, self.now + lead_s, self.now)
-        self.alive[k] = (step, priority)
-
-    @precondition(lambda self: self.alive)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        k = data.draw(st.sampled_from(sorted(self.alive, key=lambda k: k.epoch)))
-        self.agenda.drop(k)
-        del self.alive[k]
-        self.dead.add(k)
-
-    @precondition(lambda self: self.alive)
-    @rule(data=st.data(), priority=st.sampled_from(Priority))
-    def prioritize(self, data: st.DataObject, priority: Priority) -> None:
-        k = data.draw(st.sampled_from(sorted(self.alive, key=lambda k: k.epoch)))
-        self.agenda.move(k, self.now, priority=priority)
-        self.alive[k] = (self.alive[k][0], priority)
-
-    @rule(passed_s=st.floats(0, 1), hold=st.booleans())
-    def quantum(self, passed_s: float, hold: bool) -> None:
-        self.now += passed_s
-        choice = self.agenda.choose(self.now, hold_streams=hold)
-        ready = {k: job for k, job in self.alive.items() if not (hold and job[0] is START)}
-        if choice is None:
-            assert not ready
-            return
-        assert set(choice.keys) <= set(ready), "a quantum for a dead or held job"
-        assert not set(choice.keys) & self.dead
-        assert {ready[k][0] for k in choice.keys} == {choice.kind}
-        assert {k.owner for k in choice.keys} == {choice.owner}
-        live_waits = any(priority is not Priority.SPECULATIVE for _, priority in ready.values())
-        live_served = any(ready[k][1] is not Priority.SPECULATIVE for k in choice.keys)
-        assert live_served or not live_waits, "speculation ran while a live job waited"
-        if choice.kind in (START, PREFILL):
-            self.agenda.advance(choice.keys[0], DECODE)
-            self.alive[choice.keys[0]] = (DECODE, self.alive[choice.keys[0]][1])
-
-    @invariant()
-    def counts(self) -> None:
-        assert len(self.agenda) == len(self.alive)
-
-
-TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_groups_of_models_that_are_gone_are_forgotten() -> None:
+    a = agenda((0, START, FIRST, 0.1))
+    for number in range(1000):
+        a.add(key(number, f"m{number}"), Kind(f"m{number}", "start"), FIRST, 0.2, 0.0)
+        a.drop(key(number, f"m{number}"))
+    assert len(a._groups) <= 256
+    assert chosen(a.choose(0.0)) == [0]

@@ -219,10 +219,10 @@ async def test_when_the_thread_dies_its_jobs_fail_and_so_do_later_ones() -> None
     workload.fail_next = SystemExit("gone")
     async with _raises_dead():
         async with occupied(executor):
-            waiting = asyncio.create_task(executor.run(lambda: threading.Event().wait(0)))
+            waiting = asyncio.create_task(executor.run(lambda: None, priority=Priority.SPECULATIVE))
             await asyncio.sleep(0)
             executor.post(partial(workload.insert, 1, START, Priority.FINAL))
-            # FINAL is more urgent than the function that waits.
+            # What is live goes before the function that waits.
         await waiting
     assert deaths == [("executor_dead", "SystemExit: gone")]
     assert not executor.healthy
