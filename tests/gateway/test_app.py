@@ -245,6 +245,12 @@ async def test_a_limit_that_is_none(limit: str) -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_limit")
 
 
+@pytest.mark.parametrize("limit", ["1", "200", "007"])
+async def test_a_limit_that_is_one(limit: str) -> None:
+    async with warm() as (client, _):
+        assert (await client.get("/v1/calls", params={"limit": limit})).status_code == 200
+
+
 async def test_a_cursor_that_is_gone() -> None:
     async with warm() as (client, _):
         assert await status_of(client, "/v1/calls?after=call_x") == (400, "unknown_cursor")
