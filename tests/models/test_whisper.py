@@ -14,6 +14,7 @@ from engines.api import Pcm16
 from engines.fetch import ensure
 from engines.lane import CpuLane
 from engines.stt.faster_whisper import FasterWhisper
+from engines.stt.whisper_decoder import FINAL, WhisperDecoder
 from streaming.audio import g711
 from streaming.jobs import (
     INPUT_RATE_HZ,
@@ -53,8 +54,10 @@ async def whisper() -> AsyncIterator[FasterWhisper]:
     await lane.close()
 
 
-async def hear(whisper: FasterWhisper, pcm: Pcm16, *, partials: bool = False) -> tuple[str, list[str]]:
-    """The final and the partials of an utterance fed in blocks of 100 ms."""
+async def hear(
+    whisper: FasterWhisper, pcm: Pcm16, *, partials: bool = False, pause_s: float = 0.02
+) -> tuple[str, list[str]]:
+    """The final and the partials of an utterance fed in blocks of 100 ms, ``pause_s`` apart if there are partials."""
     loop = asyncio.get_running_loop()
     final = loop.create_future()
     shown: list[str] = []
@@ -69,7 +72,7 @@ async def hear(whisper: FasterWhisper, pcm: Pcm16, *, partials: bool = False) ->
     for start in range(0, pcm.size, INPUT_RATE_HZ // 10):
         stream.feed(pcm[start : start + INPUT_RATE_HZ // 10])
         if partials:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause_s)
     stream.finalize(FinalizeTranscription(1, 1, Priority.FINAL, loop.time()))
     result = await final
     stream.close()
@@ -120,10 +123,22 @@ async def test_short_answers_survive(whisper: FasterWhisper, answer: str) -> Non
 
 
 async def test_partials_grow_towards_the_sentence(whisper: FasterWhisper) -> None:
-    text, shown = await hear(whisper, say(SENTENCES[1]), partials=True)
+    text, shown = await hear(whisper, say(SENTENCES[1]), partials=True, pause_s=0.1)
     assert text == SENTENCES[1]
     assert len(shown) >= 3
     assert word_errors(SENTENCES[1], shown[-1]) < word_errors(SENTENCES[1], shown[0])
+
+
+async def test_base_hears_too_and_knows_other_languages() -> None:
+    folder = await asyncio.to_thread(ensure, "whisper-base")
+    decoder = await asyncio.to_thread(WhisperDecoder, folder, 1)
+    try:
+        for sentence in SENTENCES[:3]:
+            heard = await asyncio.to_thread(decoder.decode, say(sentence), FINAL)
+            assert words(heard.text) == words(sentence)
+        assert [decoder.supports(language) for language in ("en", "de", "zh", "tlh")] == [True, True, True, False]
+    finally:
+        decoder.close()
 
 
 async def test_a_monologue_loses_nothing_at_its_cuts(whisper: FasterWhisper) -> None:
