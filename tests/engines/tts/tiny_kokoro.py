@@ -1,7 +1,7 @@
 """A Kokoro of small widths and random weights, as a checkpoint folder that mlx-audio's loader takes.
 
-Its decoder's widths are written into the library (1024, 512, 64), so the class is replaced by one of an eighth of them
-while a model is made; all layers, their order and the forward pass stay the library's.
+Its decoder's widths are written into the library (1024, 512, 64), so the class is replaced by a narrow one while a model
+is made; the layers, their order and the forward pass stay the library's. A frame is 200 samples, not 600.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import pytest
 
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # else each new kernel costs a run of the C++ compiler
 
-HIDDEN, STYLE = 64, 128
+HIDDEN, STYLE = 16, 128
+FRAME_SAMPLES = 200
 LETTERS = " .,!?;:abcdefghijklmnopqrstuvwxyzˈˌæɑɔəɛɜɪʊʌɡŋðθʃʒʤʧɹTAIOWYᵊɐ"
 CONFIG: dict[str, Any] = {
     "model_type": "kokoro",
     "istftnet": {
-        "upsample_kernel_sizes": [20, 12],
-        "upsample_rates": [10, 6],
+        "upsample_kernel_sizes": [11, 8],
+        "upsample_rates": [5, 4],
         "gen_istft_hop_size": 5,
         "gen_istft_n_fft": 20,
-        "resblock_dilation_sizes": [[1, 3, 5], [1, 3, 5]],
+        "resblock_dilation_sizes": [[1, 3, 5], [1, 2, 3]],
         "resblock_kernel_sizes": [3, 7],
         "upsample_initial_channel": HIDDEN,
     },
@@ -54,7 +55,7 @@ CONFIG: dict[str, Any] = {
 
 
 def small_decoder() -> type:
-    """The library's decoder class, an eighth as wide."""
+    """The library's decoder class, but narrow."""
     from mlx_audio.tts.models.kokoro import istftnet
 
     class SmallDecoder(istftnet.Decoder):  # type: ignore[misc]
@@ -105,7 +106,7 @@ def write_tiny_kokoro(folder: Path, voices: tuple[str, ...] = ("af_heart", "am_a
     weights["predictor.F0_proj.bias"] = np.array([180.0], np.float32)  # Hz: voiced, so the harmonics are heard
     weights["predictor.F0_proj.weight"] *= 40
     weights["decoder.generator.conv_post.weight_g"] *= 0.1
-    weights["decoder.generator.conv_post.bias"] -= 4  # the spectrum is its exponential
+    weights["decoder.generator.conv_post.bias"] -= 1.5  # the spectrum is its exponential
     save_file({name: _stored(name, value) for name, value in weights.items()}, folder / "model.safetensors")
     for voice in voices:
         table = (random.standard_normal((510, 1, 2 * STYLE)) * 0.5).astype(np.float32)
