@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,14 @@ def download(repo: str, commit: str, paths: Iterable[str], into: Path, report: R
     for path in paths:
         report(before_bytes)
         with _reaching(f"fetch {path} of {repo} at {commit}") as hub:
-            bar = _bar(lambda done_bytes, before=before_bytes: report(before + done_bytes))
+            bar = _bar(partial(_report_from, report, before_bytes))
             hub.hf_hub_download(repo, path, revision=commit, local_dir=str(into), tqdm_class=bar)
         before_bytes += (into / path).stat().st_size
     shutil.rmtree(into / ".cache", ignore_errors=True)  # the hub client's bookkeeping
+
+
+def _report_from(report: Report, before_bytes: int, done_bytes: int) -> None:
+    report(before_bytes + done_bytes)
 
 
 def _resolve(repo: str, revision: str | None) -> str:
@@ -132,9 +137,9 @@ def _pin_file(repo: str, revision: str | None) -> Path:
 
 def _bar(report: Report) -> Any:
     """A progress bar of the hub client's kind that draws nothing."""
-    from tqdm import tqdm
+    from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
-    class Bar(tqdm):  # type: ignore[type-arg, misc, unused-ignore]
+    class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
         def __init__(self, *args: Any, **named: Any) -> None:
             named.pop("name", None)
             super().__init__(*args, **{**named, "disable": True})

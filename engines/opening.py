@@ -11,21 +11,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from engines import fetch, hub
-from engines.api import Engine, EngineError, EngineSet, Place
+from engines.api import HEALTHY, Engine, EngineError, EngineHealth, EngineSet, Place
+from engines.chain import Chain, Link
+from engines.fallback import FallbackLanguageModel, FallbackSpeechToText, FallbackTextToSpeech
 from engines.lane import CpuLane
+from engines.memory import MemoryGuard, device_short
 from engines.registry import (
     KINDS,
     BackendSpec,
     Derived,
     Folder,
     HubRepo,
+    Kind,
     Lineup,
     Weights,
     check_installed,
@@ -63,7 +69,10 @@ class InProcess:
             if spec.extra is None:
                 raise
             raise missing_extra(spec, error.name or "a package") from error
-        return factory(*weights, *shared, **spec.options)
+        engine = factory(*weights, *shared, **spec.options)
+        if self._executor is not None and spec.shares == "mlx" and spec.memory_mb:
+            return _OnDevice(engine, self._executor, spec)
+        return engine
 
     async def close(self) -> None:
         """After the engines: what they shared."""
@@ -90,18 +99,46 @@ class InProcess:
         return ()
 
 
+class _OnDevice:
+    """An engine of the MLX thread that looks for room on the device before it loads: the main memory that a gateway
+    can see says nothing of a GPU's."""
+
+    def __init__(self, engine: Any, executor: MlxExecutor, spec: BackendSpec) -> None:
+        self._engine = engine
+        self._executor = executor
+        self._spec = spec
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def start(self) -> None:
+        await self._executor.start()
+        short = await self._executor.run(self._short)
+        if short is not None:
+            raise EngineError("not_enough_memory", f"not enough memory for {self._spec.name}: {short}")
+        await self._engine.start()
+
+    def _short(self) -> str | None:
+        import mlx.core as mx
+
+        return device_short(mx, self._spec.memory_mb)
+
+
 @contextlib.asynccontextmanager
 async def open_engines(
     lineup: Lineup,
     *,
     place: Place | None = None,
     cores: int | None = None,
+    memory: MemoryGuard | None = None,
+    installed: Callable[[BackendSpec], None] = check_installed,
     progress: fetch.Progress | None = None,
 ) -> AsyncIterator[EngineSet]:
     """The engines of a lineup, fetched, loaded and warm; closed on leaving, the last first.
 
     Backends with a ``host`` run in ``place`` (closed with them), the others in this process, where ``cores`` is how
-    many CPU jobs run at once (default: as many as it may use).
+    many CPU jobs run at once (default: as many as it may use). Those that only stand in are fetched, and loaded when
+    a request needs them; one that is not installed, or cannot be fetched, is left out.
 
     Raises:
         EngineError: whatever hindered the first engine that could not be started; the others are closed again.
@@ -111,17 +148,103 @@ async def open_engines(
             stack.push_async_callback(place.close)
         here = InProcess(cores)
         stack.push_async_callback(here.close)
+        opener = _Opener(here, place, memory or MemoryGuard(), progress)
         for spec in lineup.first():
-            check_installed(spec)
-        folders = await fetch_in_thread(lineup.first(), progress)
-        engines: dict[str, Any] = dict.fromkeys(KINDS)
-        for spec in lineup.first():
-            where = here if spec.host is None or place is None else place
-            engines[spec.kind] = where.engine(spec, [folders[weights_name(weights)] for weights in spec.weights])
-            stack.push_async_callback(engines[spec.kind].close)
-        await _start_all([engine for engine in engines.values() if engine is not None])
-        health = getattr(place, "health", None)
-        yield EngineSet(**engines, **({"health": health} if health is not None else {}))
+            installed(spec)
+        await opener.fetch(lineup.first())
+        missing = await opener.missing(lineup.standing_by(), installed)
+        stages: dict[str, _Stage] = {}
+        for kind in KINDS:
+            specs = [spec for spec in lineup.chains[kind] if spec.name not in missing]
+            if specs:
+                stages[kind] = opener.chain(kind, specs) if len(specs) > 1 else opener.single(specs[0])
+                stack.push_async_callback(stages[kind].engine.close)
+        await _start_all([stage.start for stage in stages.values()])
+        engines: dict[str, Any] = {kind: stages[kind].engine if kind in stages else None for kind in KINDS}
+        yield EngineSet(**engines, health=lambda: _health(place, stages.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """``serving`` gives the engines that could take a request; None stands for one that is not loaded."""
+
+    engine: Any
+    start: Callable[[], Awaitable[None]]
+    serving: Callable[[], list[Engine | None]]
+
+
+class _Opener:
+    """Makes the engines of one lineup."""
+
+    def __init__(
+        self, here: InProcess, place: Place | None, memory: MemoryGuard, progress: fetch.Progress | None
+    ) -> None:
+        self._here = here
+        self._place = place
+        self._memory = memory
+        self._progress = progress
+        self._folders: dict[str, Path] = {}
+
+    async def fetch(self, specs: Iterable[BackendSpec]) -> None:
+        self._folders |= await fetch_in_thread(specs, self._progress)
+
+    async def missing(self, specs: list[BackendSpec], installed: Callable[[BackendSpec], None]) -> set[str]:
+        """The names of those that cannot stand in here. Fetches the others."""
+        names: set[str] = set()
+        for spec in specs:
+            try:
+                installed(spec)
+                await self.fetch([spec])
+            except EngineError as error:
+                names.add(spec.name)
+                _log.warning("a fallback is left out", backend=spec.name, code=error.code, message=str(error))
+        return names
+
+    def single(self, spec: BackendSpec) -> _Stage:
+        engine = self._make(spec)
+        return _Stage(engine, partial(self._start, spec, engine), lambda: [engine])
+
+    def chain(self, kind: Kind, specs: list[BackendSpec]) -> _Stage:
+        clock = asyncio.get_running_loop().time
+        links: list[Link[Any]] = [Link(spec.name, partial(self._open, spec), clock, spec.languages) for spec in specs]
+        for link in links[1:]:
+            self._memory.may_unload(link)
+        chain: Chain[Any] = Chain(kind, links)
+        engine = _FALLBACKS[kind](chain)
+        return _Stage(engine, engine.start, lambda: [link.engine for link in links])
+
+    async def _open(self, spec: BackendSpec) -> Engine:
+        engine: Engine = self._make(spec)
+        try:
+            await self._start(spec, engine)
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(engine.close()))
+            raise
+        return engine
+
+    def _make(self, spec: BackendSpec) -> Any:
+        where = self._here if spec.host is None or self._place is None else self._place
+        return where.engine(spec, [self._folders[weights_name(weights)] for weights in spec.weights])
+
+    async def _start(self, spec: BackendSpec, engine: Engine) -> None:
+        async with self._memory.room_for(spec.name, spec.memory_mb):
+            await engine.start()
+
+
+_FALLBACKS: dict[Kind, Callable[[Chain[Any]], Any]] = {
+    "stt": FallbackSpeechToText,
+    "llm": FallbackLanguageModel,
+    "tts": FallbackTextToSpeech,
+}
+
+
+def _health(place: Place | None, stages: Iterable[_Stage]) -> EngineHealth:
+    """The place's own, and whether each stage has somebody to do it."""
+    ask: Callable[[], EngineHealth] | None = getattr(place, "health", None)
+    health = HEALTHY if ask is None else ask()
+    if all(any(engine is None or getattr(engine, "available", True) for engine in s.serving()) for s in stages):
+        return health if health.takes_calls else replace(health, takes_calls=True)
+    return replace(health, takes_calls=False)
 
 
 @contextlib.asynccontextmanager
@@ -182,9 +305,9 @@ def _derive(weights: Derived, progress: fetch.Progress | None) -> Path:
     return fetch.derived(weights.name, convert)
 
 
-async def _start_all(engines: list[Engine]) -> None:
+async def _start_all(starts: Iterable[Callable[[], Awaitable[None]]]) -> None:
     # Waits for all even when one fails: closing an engine whose weights another thread still loads is a race.
-    results = await asyncio.gather(*(engine.start() for engine in engines), return_exceptions=True)
+    results = await asyncio.gather(*(start() for start in starts), return_exceptions=True)
     errors = [error for error in results if isinstance(error, BaseException)]
     for error in errors[1:]:
         _log.error("another engine could not be started", error=str(error))

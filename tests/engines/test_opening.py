@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import pytest
 from engines import fetch, registry
 from engines.api import Engine, EngineError, EngineHealth, EngineSet
 from engines.lane import CpuLane, LaneFull
+from engines.memory import MemoryGuard, Reading
 from engines.opening import InProcess, fetch_weights, open_engines, open_preset
 from engines.registry import KINDS, BackendSpec, Derived, PresetSpec
-from streaming.jobs import Priority
+from streaming.jobs import Generate, Generation, GenerationFailed, Priority, Token
 
 happened: list[str] = []
 failing: set[str] = set()
@@ -293,3 +294,105 @@ async def test_the_mlx_executor_is_made_only_for_a_preset_that_shares_it(
         assert isinstance(executor, Executor)
     # Models on the executor are closed before the thread they live on.
     assert happened[-1] == "close Executor"
+
+
+@pytest.fixture
+def chained(fakes: dict[str, BackendSpec], monkeypatch: pytest.MonkeyPatch) -> dict[str, BackendSpec]:
+    """The preset "fake" with the engine of :class:`Spare` to stand in for its language model."""
+    fakes["spare"] = BackendSpec("spare", "llm", f"{HERE}:Spare", memory_mb=10)
+    preset = PresetSpec("fake", "fake-vad", None, ("fake-stt",), ("fake-llm", "spare"), ("fake-tts",))
+    monkeypatch.setattr(registry, "PRESETS", {"fake": preset})
+    return fakes
+
+
+class Failing(FakeEngine):
+    def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
+        failed = GenerationFailed(request.epoch, "engine_error", "broken")
+        asyncio.get_running_loop().call_soon(deliver, failed)
+
+
+class Spare(FakeEngine):
+    def cancel(self, call: str, epoch: int) -> None:
+        happened.append(f"cancel {call} {epoch}")
+
+    def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
+        asyncio.get_running_loop().call_soon(deliver, Token(request.epoch, "hello"))
+
+
+HELLO = Generate("c", 1, (), Priority.DECODE, 0.0)
+
+
+async def test_a_fallback_is_opened_by_the_request_that_needs_it(chained: dict[str, BackendSpec]) -> None:
+    chained["fake-llm"] = BackendSpec("fake-llm", "llm", f"{HERE}:Failing")
+    got: asyncio.Queue[Any] = asyncio.Queue()
+    async with open_preset("fake") as engines:
+        assert "make Spare" not in happened
+        engines.llm.generate(HELLO, got.put_nowait)
+        assert await got.get() == Token(1, "hello")
+        assert happened[-3:] == ["make Spare", "start Spare", "ready Spare"]
+    assert "cancel c 1" in happened
+    assert [line for line in happened if line.startswith("close")] == [
+        f"close {name}" for name in ("Tts", "Spare", "Failing", "Stt", "Vad")
+    ]
+
+
+async def test_a_fallback_that_does_not_start_is_closed_again(chained: dict[str, BackendSpec]) -> None:
+    chained["fake-llm"] = BackendSpec("fake-llm", "llm", f"{HERE}:Failing")
+    failing.add("Spare")
+    got: asyncio.Queue[Any] = asyncio.Queue()
+    async with open_preset("fake") as engines:
+        engines.llm.generate(HELLO, got.put_nowait)
+        assert (await got.get()).code == "load_failed"
+        assert happened[-1] == "close Spare"
+
+
+async def test_what_cannot_stand_in_is_left_out(chained: dict[str, BackendSpec]) -> None:
+    chained["spare"] = BackendSpec("spare", "llm", f"{HERE}:Spare", "mlx", ("no_such_package_at_all",))
+    async with open_preset("fake") as engines:
+        assert isinstance(engines.llm, Llm)
+
+
+async def test_whether_every_stage_has_somebody(chained: dict[str, BackendSpec]) -> None:
+    class Down:
+        available = False
+
+        async def start(self) -> None: ...
+
+        async def close(self) -> None: ...
+
+    class Elsewhere:
+        async def close(self) -> None: ...
+
+        def engine(self, spec: BackendSpec, weights: Sequence[Path]) -> Engine:
+            return Down()
+
+    change(chained, "llm", host="cpu")
+    async with open_engines(registry.find_lineup("fake"), place=Elsewhere()) as engines:
+        assert engines.health().takes_calls, "another may be loaded"
+    change(chained, "tts", host="cpu")
+    async with open_engines(registry.find_lineup("fake"), place=Elsewhere()) as engines:
+        assert not engines.health().takes_calls
+
+
+async def test_a_model_without_room_is_refused_before_it_is_loaded(fakes: dict[str, BackendSpec]) -> None:
+    change(fakes, "llm", memory_mb=3072)
+    guard = MemoryGuard(lambda: Reading(2048))
+    with pytest.raises(EngineError, match=r"fake-llm: needs 3\.0 GB \+ 1\.5 GB reserve") as caught:
+        async with open_engines(registry.find_lineup("fake"), memory=guard):
+            pytest.fail("opened")
+    assert caught.value.code == "not_enough_memory"
+    assert "start Llm" not in happened
+
+
+async def test_a_device_without_room_is_told_by_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    mx = pytest.importorskip("mlx.core")
+    monkeypatch.setattr(mx, "device_info", lambda: {"device_name": "a GPU", "total_memory": 1 << 30})
+    spec = BackendSpec("big", "llm", f"{HERE}:Llm", shares="mlx", memory_mb=4096)
+    place = InProcess(1)
+    engine = place.engine(spec, [])
+    with pytest.raises(EngineError, match=r"not enough memory for big: needs 4\.0 GB, .* on a GPU"):
+        await engine.start()
+    assert "start Llm" not in happened
+    assert engine.options == {}
+    await engine.close()
+    await place.close()
