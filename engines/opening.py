@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+_UNREADABLE = ("bad_weights", "model_load_failed", "load_failed")
+"""What engines say of files that they cannot load."""
+
 
 class InProcess:
     """Engines in this process: a CPU lane of ``cores`` slots (default: as many as it may use) and, from the first
@@ -228,7 +231,19 @@ class _Opener:
 
     async def _start(self, spec: BackendSpec, engine: Engine) -> None:
         async with self._memory.room_for(spec.name, spec.memory_mb):
-            await engine.start()
+            try:
+                await engine.start()
+            except EngineError as error:
+                folders = self._fetched(spec)
+                if error.code not in _UNREADABLE or not folders:
+                    raise
+                # Files are checked when fetched, and later only by size: damage since then shows when one is loaded.
+                advice = f"if a file is damaged, delete its folder to have it made anew: {' '.join(map(str, folders))}"
+                raise EngineError(error.code, f"{error}\n{advice}") from error
+
+    def _fetched(self, spec: BackendSpec) -> list[Path]:
+        """The folders of its weights, but for those of the user's own, which would not come again."""
+        return [self._folders[weights_name(weights)] for weights in spec.weights if not isinstance(weights, Folder)]
 
 
 _FALLBACKS: dict[Kind, Callable[[Chain[Any]], Any]] = {

@@ -16,7 +16,7 @@ from engines.api import Engine, EngineError, EngineHealth, EngineSet
 from engines.lane import CpuLane, LaneFull
 from engines.memory import MemoryGuard, Reading
 from engines.opening import InProcess, fetch_weights, open_engines, open_preset
-from engines.registry import KINDS, BackendSpec, Derived, PresetSpec
+from engines.registry import KINDS, BackendSpec, Derived, Folder, PresetSpec
 from streaming.jobs import Generate, Generation, GenerationFailed, Priority, Token
 
 happened: list[str] = []
@@ -121,6 +121,21 @@ async def test_after_a_failed_start_everything_is_closed(fakes: dict[str, Backen
     assert [line for line in happened if line.startswith("close")] == [
         f"close {name}" for name in ("Tts", "Llm", "Stt", "Turn", "Vad")
     ]
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_weights_that_cannot_be_loaded_are_named_with_what_to_delete(
+    fakes: dict[str, BackendSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    monkeypatch.setattr(fetch, "ensure", lambda name, progress: tmp_path / name)
+    change(fakes, "stt", weights=(Folder(tmp_path) if own else "model-a",))
+    failing.add("Stt")
+    with pytest.raises(EngineError, match="Stt is broken") as caught:
+        async with open_preset("fake"):
+            pass
+    assert caught.value.code == "load_failed"
+    assert (f"delete its folder to have it made anew: {tmp_path / 'model-a'}" in str(caught.value)) is not own
+    assert ("delete" in str(caught.value)) is not own, "what the user made is not ours to fetch"
 
 
 async def test_one_engine_that_cannot_close_keeps_no_other_open(fakes: dict[str, BackendSpec]) -> None:
