@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import structlog
@@ -17,10 +17,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engines.api import EngineError, EngineSet
+from engines.api import EngineError, EngineSet, Overload, Place
 from engines.fetch import Progress
-from engines.opening import open_preset
+from engines.opening import open_engines
+from engines.registry import find_lineup
 from gateway.agents.agent import Agents
+from gateway.engine_watch import watch_engines
 from gateway.phrases import Phrase, Phrases
 from gateway.records.recent import RecentCalls
 from gateway.security.guard import Denial, Guard, authorize, error_body
@@ -48,15 +50,22 @@ class Startup:
 
 
 def create_app(
-    settings: Settings, engines: EngineSet | None = None, *, progress: Progress | None = None, strict: bool = False
+    settings: Settings,
+    engines: EngineSet | None = None,
+    *,
+    place: Callable[[], Place] | None = None,
+    progress: Progress | None = None,
+    strict: bool = False,
 ) -> Starlette:
     """The gateway as an ASGI application. ``engines`` (already started) replace the preset's and are not closed.
+    ``place`` makes what the preset's engines run in (:class:`engines.host.hosts.Hosts`; default: this process).
     ``progress`` is told of weights that have to be fetched first; ``strict`` raises a call's defects (tests)."""
 
     def opened() -> contextlib.AbstractAsyncContextManager[EngineSet]:
         if engines is not None:
             return contextlib.nullcontext(engines)
-        return open_preset(settings.preset, progress=progress)
+        where = place() if place is not None else None
+        return open_engines(find_lineup(settings.preset), place=where, progress=progress)
 
     app = Starlette(
         routes=[
@@ -99,12 +108,12 @@ async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: 
     try:
         async with opened() as engines:
             app.state.gateway = gateway = await _assemble(settings, engines, strict)
-            lag = asyncio.create_task(measure_loop_lag(gateway.metrics.lagged), name="loop lag")
-            startup.settled.set()
-            await stop.wait()
-            lag.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await lag
+            async with (
+                _beside(measure_loop_lag(gateway.metrics.lagged)),
+                _beside(watch_engines(engines.health, gateway.switchboard.load_changed)),
+            ):
+                startup.settled.set()
+                await stop.wait()
     except Exception as error:  # noqa: BLE001 (whatever an engine raises while it loads ends the start, with a reason)
         if startup.settled.is_set():
             _log.exception("engines did not close cleanly")
@@ -116,13 +125,30 @@ async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: 
         startup.settled.set()
 
 
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``work`` until the block is left."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 async def _assemble(settings: Settings, engines: EngineSet, strict: bool) -> Gateway:
     agents = Agents.from_settings(settings)
     agents.check_voices(engines.tts.voices)
     metrics = Metrics()
     recent = RecentCalls(settings.recent_calls)
-    switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=recent.add)
-    metrics.watch(live=lambda: switchboard.live, limit=switchboard.max_calls, ready=lambda: not switchboard.draining)
+    switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=recent.add, health=engines.health)
+    metrics.watch(
+        live=lambda: switchboard.live,
+        limit=switchboard.max_calls,
+        ready=lambda: _unready(switchboard, engines) is None,
+    )
+    metrics.watch_engines(engines.health)
     phrases = Phrases()
     await phrases.prepare(_known_phrases(settings, agents, engines), engines.tts)
     return Gateway(settings, engines, agents, switchboard, recent, metrics, phrases, strict)
@@ -177,9 +203,21 @@ async def _readyz(request: Request) -> Response:
     gateway: Gateway | None = request.app.state.gateway
     if gateway is None:
         return JSONResponse({"status": "warming"}, 503)
-    if gateway.switchboard.draining:
-        return JSONResponse({"status": "draining"}, 503)
-    return JSONResponse({"status": "ready"})
+    unready = _unready(gateway.switchboard, gateway.engines)
+    return JSONResponse(unready, 503) if unready is not None else JSONResponse({"status": "ready"})
+
+
+def _unready(switchboard: Switchboard, engines: EngineSet) -> dict[str, str] | None:
+    """Why new calls had better go elsewhere. While a host is down, calls that are up stay up; new ones are refused
+    only if nothing stands in for it."""
+    if switchboard.draining:
+        return {"status": "draining"}
+    health = engines.health()
+    if not (health.healthy and health.takes_calls):
+        return {"status": "unwell", "reason": health.reason or "no engine serves a stage"}
+    if health.overload >= Overload.REFUSE_CALLS:
+        return {"status": "overloaded"}
+    return None
 
 
 async def _metrics(request: Request) -> Response:

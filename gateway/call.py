@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import structlog
 
-from engines.api import EngineSet, Pcm16
+from engines.api import EngineSet, Overload, Pcm16
 from gateway.caller_audio import CallerAudio
 from gateway.guarded import ENGINE_RAISED, Guarded
 from gateway.phrases import Phrases
@@ -27,6 +27,7 @@ from streaming.events import (
     Drain,
     Event,
     HungUp,
+    LoadChanged,
     PlayoutResumed,
     TimerFired,
 )
@@ -116,6 +117,7 @@ class Call:
         self._timer: asyncio.TimerHandle | None = None
         self._queue: deque[Event] = deque()
         self._busy = False
+        self._overload = Overload.NONE
         self.finished = asyncio.Event()
         self._perform_by: dict[type, Callable[[Any], object]] = {
             OpenTranscription: self._caller.open,
@@ -153,6 +155,13 @@ class Call:
     def drain(self) -> None:
         self.handle(Drain(self._farewell))
 
+    def load_changed(self, overload: Overload) -> None:
+        """Replies that begin from now on are made as the level says."""
+        if overload is not self._overload:
+            self._overload = overload
+            speculate, short = overload < Overload.NO_SPECULATION, overload >= Overload.SHORT_CLAUSES
+            self.handle(LoadChanged(speculate, short))
+
     def hang_up(self, cause: str) -> None:
         """End the call now. The first cause stands."""
         self.handle(HungUp(cause))
@@ -162,6 +171,7 @@ class Call:
     def answered(self) -> None:
         """Media flows."""
         self._record.answered(self._now_ms())
+        self.load_changed(self._engines.health().overload)
         self.handle(Answered())
 
     async def hear(self, pcm: Pcm16) -> None:

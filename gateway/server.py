@@ -23,6 +23,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from engines import fetch
 from engines.api import EngineError
+from engines.host.hosts import Hosts
+from engines.host.process import SetUp
 from gateway.app import Startup, create_app
 from gateway.security.listening import check_listening
 from gateway.settings import ConfigurationError, Settings
@@ -144,7 +146,8 @@ class _Stopping:
 async def _serve(settings: Settings, listener: socket.socket, announce: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as bars:
-        app = create_app(settings, progress=bars.enter_context(fetch.console_progress()))
+        progress = bars.enter_context(fetch.console_progress())
+        app = create_app(settings, place=lambda: _hosts(settings), progress=progress)
         startup: Startup = app.state.startup
         server = _Server(_uvicorn_config(app, settings))
         stopping = _Stopping(app, server, settings)
@@ -171,6 +174,12 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
         raise startup.error
     if startup.error is not None:
         raise StartError("engines_failed", f"the engines failed: {startup.error!r}") from startup.error
+
+
+def _hosts(settings: Settings) -> Hosts:
+    """Child processes for the engines that may run in one, which log as we do."""
+    logs = {"level": settings.log_level, "as_json": settings.log_json, "caller_text": settings.log_caller_text}
+    return Hosts(set_up=SetUp("gateway.telemetry.logs:configure_logs", logs))
 
 
 def _uvicorn_config(app: Starlette, settings: Settings) -> uvicorn.Config:

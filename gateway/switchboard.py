@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from engines.api import HEALTHY, EngineHealth, Overload
 from gateway.records.call_record import CallRecord
 
 _log = structlog.get_logger(__name__)
@@ -27,7 +28,8 @@ HANG_UP_S = 2.0
 
 
 class Refused(Exception):  # noqa: N818 (an answer, not a defect)
-    """No call now. ``code`` is ``busy`` or ``draining``; over HTTP a 503, on a WebSocket close 1013."""
+    """No call now. ``code`` is ``busy``, ``draining``, ``overloaded`` or ``engines_down``; over HTTP a 503, on a
+    WebSocket close 1013."""
 
     code = "refused"
 
@@ -38,6 +40,18 @@ class Busy(Refused):
 
 class Draining(Refused):
     code = "draining"
+
+
+class Overloaded(Refused):
+    """The engines are too far behind: one more call would make those that are up worse."""
+
+    code = "overloaded"
+
+
+class EnginesDown(Refused):
+    """A stage has no engine that works: the caller would hear nothing but apologies."""
+
+    code = "engines_down"
 
 
 class LiveCall(Protocol):
@@ -58,6 +72,9 @@ class LiveCall(Protocol):
 
     def hang_up(self, cause: str) -> None:
         """End now."""
+
+    def load_changed(self, overload: Overload) -> None:
+        """Make further replies as this level says."""
 
 
 class Places(Protocol):
@@ -126,6 +143,7 @@ class Switchboard:
         worker: str = "0",
         places: Places | None = None,
         random_id: Callable[[], str] = lambda: secrets.token_hex(8),
+        health: Callable[[], EngineHealth] = lambda: HEALTHY,
     ) -> None:
         self.max_calls = max_calls
         self._places = places or LocalPlaces(max_calls)
@@ -133,6 +151,7 @@ class Switchboard:
         self._on_ended = on_ended
         self._worker = worker
         self._random_id = random_id
+        self._health = health
         self._admitted: set[Admission] = set()
         self._calls: dict[str, LiveCall] = {}
         self._empty = asyncio.Event()
@@ -152,8 +171,9 @@ class Switchboard:
         return f"call_{self._worker}_{self._random_id()}"
 
     async def admit(self) -> Admission:
-        """Take a place. Raises :class:`Busy` or :class:`Draining` at once."""
+        """Take a place. Raises :class:`Refused` at once."""
         self._refuse_when_draining()
+        self._refuse_when_unable()
         if not await self._places.take():
             raise self._refuse(Busy("every line is taken; try again in a while"))
         try:
@@ -169,6 +189,13 @@ class Switchboard:
     def _refuse_when_draining(self) -> None:
         if self.draining:
             raise self._refuse(Draining("the server is stopping"))
+
+    def _refuse_when_unable(self) -> None:
+        health = self._health()
+        if not health.takes_calls:
+            raise self._refuse(EnginesDown(health.reason or "no engine serves this call"))
+        if health.overload >= Overload.REFUSE_CALLS:
+            raise self._refuse(Overloaded("the engines are too far behind"))
 
     def _refuse(self, refused: Refused) -> Refused:
         self._observer.refused(refused.code)
@@ -199,6 +226,11 @@ class Switchboard:
     def calls(self) -> Iterable[CallRecord]:
         """The records of live calls, newest first."""
         return [call.record for call in reversed(self._calls.values())]
+
+    def load_changed(self, overload: Overload) -> None:
+        """Tell every call how busy the engines are."""
+        for call in list(self._calls.values()):
+            call.load_changed(overload)
 
     def find(self, call_id: str) -> LiveCall | None:
         return self._calls.get(call_id)

@@ -20,12 +20,17 @@ from streaming.effects import (
     RecordTurn,
     ReleasePlayout,
 )
-from streaming.events import AudioQueued, AudioSent, PlayoutResumed
+from streaming.events import AudioQueued, AudioSent, LoadChanged, PlayoutResumed
 from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token
 from streaming.listening import Utterance
 from streaming.notices import Notice, Reason, Status
 from streaming.reply import FIRST_TOKEN_S, STALL_S, STEP_S, Reply
 from streaming.turns import HOLD_MS, InterruptionPolicy, Verdict
+
+FIRST_CLAUSE_CHARS = 60
+SHORT_CLAUSE_CHARS = 30
+"""The longest first clause, and the longest while engines are overloaded: about two seconds of speech to be made before
+the caller hears anything, then one."""
 
 MAX_PAST_REPLIES = 16
 """Replies that can still be truncated by a client that played less than it was sent."""
@@ -56,6 +61,7 @@ class Answering:
         self.version = 0
         """Raised by every change of the context a reply is made from."""
         self.reply: Reply | None = None
+        self.load = LoadChanged()
         self.held_at: float | None = None
         self.idle_since: float | None = None
         """When the last reply had been heard; None while one is live or the caller has not been answered yet."""
@@ -342,6 +348,7 @@ class Answering:
             utterance=utterance.id if utterance else 0,
             speech_end_at=utterance.speech_end_at if utterance else now,
             free_at=self._tail.clock.dry_at(now) if self._tail is not None else 0.0,
+            first_clause_chars=SHORT_CLAUSE_CHARS if self.load.short_clauses else FIRST_CLAUSE_CHARS,
             emit=self._emit,
         )
 

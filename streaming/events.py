@@ -46,6 +46,14 @@ class PlayoutResumed(msgspec.Struct, frozen=True):
     from_samples: int
 
 
+class LoadChanged(msgspec.Struct, frozen=True):
+    """How busy the engines are, for the replies that begin from now on: whether to begin any for a turn that may not
+    have ended, and whether to cut the first clause short."""
+
+    speculate: bool = True
+    short_clauses: bool = False
+
+
 class HungUp(msgspec.Struct, frozen=True):
     """The leg is gone."""
 
@@ -139,6 +147,7 @@ Event = (
     | AudioQueued
     | AudioSent
     | PlayoutResumed
+    | LoadChanged
     | HungUp
     | TimerFired
     | Drain

@@ -75,6 +75,7 @@ class Reply:
         utterance: int,
         speech_end_at: float,
         free_at: float,
+        first_clause_chars: int,
         emit: Callable[[Effect], None],
     ) -> None:
         self.epoch = epoch
@@ -98,7 +99,7 @@ class Reply:
         self._call_id = call_id
         self._metadata = metadata
         self._emit = emit
-        self._splitter = ClauseSplitter()
+        self._splitter = ClauseSplitter(first_clause_chars)
         self._waiting: deque[int] = deque()
         self._texts: list[str] = []
         self._ends: list[int] = []

@@ -91,6 +91,7 @@ class Session:
             ev.AudioSent: self._answering.sent,
             ev.PlayoutResumed: lambda e, now: self._answering.resumed(e),
             ev.TimerFired: self._time_came,
+            ev.LoadChanged: self._load_changed,
             ev.Answered: self._answered,
             ev.HungUp: lambda e, now: self._end(e.cause),
             ev.Drain: self._drain,
@@ -176,7 +177,7 @@ class Session:
     def turn_expected(self, utterance: Utterance, now: float) -> None:
         if self._answering.busy or self._draining:
             self.speech_heard(utterance, now)
-        elif self.config.turn.create_response and self.config.turn.speculate and not self._listening.manual:
+        elif self.config.turn.create_response and self._speculates and not self._listening.manual:
             self._answering.speculate(utterance, now)
 
     def turn_ended(self, utterance: Utterance, now: float) -> None:
@@ -237,6 +238,9 @@ class Session:
             self._emit(CancelTimer())
         self.ended = cause
         self._emit(EndCall(cause))
+
+    def _load_changed(self, event: ev.LoadChanged, now: float) -> None:
+        self._answering.load = event
 
     def _configure(self, event: ev.Configure, now: float) -> None:
         if event.config.turn != self.config.turn or event.config.language != self.config.language:
@@ -334,6 +338,10 @@ class Session:
     def _apologize(self, now: float) -> None:
         if self.config.apology and self.config.audio_output and not self._answering.busy and not self._draining:
             self._answering.say(self.config.apology, now, apology=True)
+
+    @property
+    def _speculates(self) -> bool:
+        return self.config.turn.speculate and self._answering.load.speculate
 
     def _is_farewell(self) -> bool:
         reply: Reply | None = self._answering.reply

@@ -69,7 +69,6 @@ class HostedEngine:
         self.weights = tuple(str(folder) for folder in weights)
         self.loaded: wire.Loaded | None = None
         """What the host last said when it had loaded; kept while the host is down."""
-        self.closed = False
 
     @property
     def available(self) -> bool:
@@ -83,7 +82,6 @@ class HostedEngine:
 
     async def close(self) -> None:
         """Free its weights there. The host stays."""
-        self.closed = True
         await self._link.unload(self)
 
     def _tell(self, message: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.api import EngineHealth, Overload
-from engines.host.client import HOSTED, HostedEngine
+from engines.host.client import HOSTED
 from engines.host.process import HostSpec, SetUp
 from engines.host.supervisor import Host, HostTimes
 from engines.overload import Lateness
@@ -34,7 +34,6 @@ class Hosts:
         self._set_up = set_up
         self._times = times
         self._hosts: dict[str, Host] = {}
-        self._engines: list[HostedEngine] = []
         self._lateness = Lateness()
         self._numbers = 0
 
@@ -43,16 +42,15 @@ class Hosts:
         if spec.host is None:
             raise ValueError(f"{spec.name} belongs into the gateway's process")
         self._numbers += 1
-        engine = HOSTED[spec.kind](self._host(spec.host), self._numbers, spec, weights)
-        self._engines = [made for made in self._engines if not made.closed] + [engine]
-        return engine
+        return HOSTED[spec.kind](self._host(spec.host), self._numbers, spec, weights)
 
     def host(self, name: str) -> Host | None:
         """The host of that name, if any engine was made for it."""
         return self._hosts.get(name)
 
     def health(self) -> EngineHealth:
-        """Red while any engine that was loaded is not there; what each host says of itself."""
+        """Red while any engine that was loaded is not there; what each host says of itself. Whether calls can be
+        taken depends on what stands in for it: ask :attr:`engines.api.EngineSet.health`."""
         started = {name: host for name, host in self._hosts.items() if host.started}
         reason = "; ".join(filter(None, (host.reason for host in started.values())))
         overload = max((host.overload for host in started.values()), default=Overload.NONE)
@@ -60,24 +58,12 @@ class Hosts:
             healthy=not reason,
             reason=reason,
             overload=max(overload, self._lateness.level(time.monotonic())),
-            takes_calls=not reason or all(self._serves(kind) for kind in {engine.spec.kind for engine in self._made()}),
             hosts={name: host.health for name, host in started.items()},
         )
 
     async def close(self) -> None:
         """Stop every host, all at once. Safe to call twice."""
         await asyncio.gather(*(host.close() for host in self._hosts.values()))
-
-    def _made(self) -> list[HostedEngine]:
-        return [engine for engine in self._engines if not engine.closed]
-
-    def _serves(self, kind: str) -> bool:
-        """Whether any engine of a kind is up, or could be loaded: one that stands by and has a living host."""
-        return any(
-            engine.available or (engine.loaded is None and not self._host(engine.spec.host or "").reason)
-            for engine in self._made()
-            if engine.spec.kind == kind
-        )
 
     def _host(self, name: str) -> Host:
         if name not in self._hosts:

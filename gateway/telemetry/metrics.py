@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from engines.api import EngineHealth
 from gateway.records.call_record import CallRecord
 from streaming.effects import TurnTimes
 
@@ -70,6 +73,10 @@ class Metrics:
         self._limit.set(limit)
         self._ready.set_function(lambda: float(ready()))
 
+    def watch_engines(self, health: Callable[[], EngineHealth]) -> None:
+        """Where it is read how the engines are."""
+        self._registry.register(_Engines(health))
+
     def refused(self, reason: str) -> None:
         self._refused.labels(self._reasons.bounded(reason)).inc()
 
@@ -103,6 +110,31 @@ class Metrics:
 
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
+
+
+class _Engines(Collector):
+    """Read when asked: the hosts know."""
+
+    def __init__(self, health: Callable[[], EngineHealth]) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        health = self._health()
+        yield GaugeMetricFamily(
+            "offhook_engine_overload",
+            "0 none, 1 no speculation, 2 short first clauses, 3 calls are refused",
+            value=health.overload,
+        )
+        up = GaugeMetricFamily("offhook_host_up", "1 while all engines of the host take requests", labels=["host"])
+        restarts = CounterMetricFamily("offhook_host_restarts", "Times the host was started again", labels=["host"])
+        memory = GaugeMetricFamily("offhook_host_memory_bytes", "Physical memory of the host", labels=["host"])
+        waiting = GaugeMetricFamily("offhook_host_waiting_jobs", "Jobs without a first answer yet", labels=["host"])
+        for name, host in health.hosts.items():
+            up.add_metric([name], float(host.up))
+            restarts.add_metric([name], host.restarts)
+            memory.add_metric([name], host.memory_bytes)
+            waiting.add_metric([name], host.waiting)
+        yield from (up, restarts, memory, waiting)
 
 
 async def measure_loop_lag(report: Callable[[float], None], *, every_s: float = 0.25) -> None:

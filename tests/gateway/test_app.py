@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,9 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 
 import gateway.app
-from engines.api import EngineError, EngineSet
+from engines.api import HEALTHY, EngineError, EngineHealth, EngineSet, HostHealth, Overload
+from engines.opening import open_engines
+from engines.registry import Lineup, find_lineup
 from gateway.app import Startup, create_app
 from gateway.records.call_record import CallRecord
 from gateway.settings import AgentSettings, ConfigurationError, Settings
@@ -53,14 +56,12 @@ class SlowEngines:
         self.closed = False
 
     @contextlib.asynccontextmanager
-    async def open(self, name: str, **_: Any) -> AsyncIterator[EngineSet]:
-        from engines.opening import open_preset
-
+    async def open(self, lineup: Lineup, **_: Any) -> AsyncIterator[EngineSet]:
         try:
             await self.may_load.wait()
             if self.fault is not None:
                 raise self.fault
-            async with open_preset(name) as engines:
+            async with open_engines(lineup) as engines:
                 yield engines
         finally:
             self.closed = True
@@ -69,7 +70,7 @@ class SlowEngines:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowEngines]:
     engines = SlowEngines()
-    monkeypatch.setattr(gateway.app, "open_preset", engines.open)
+    monkeypatch.setattr(gateway.app, "open_engines", engines.open)
     yield engines
     assert engines.closed
 
@@ -207,6 +208,8 @@ class QuietCall:
 
     def hang_up(self, cause: str) -> None: ...
 
+    def load_changed(self, overload: Overload) -> None: ...
+
 
 async def place(running: Gateway, stack: contextlib.ExitStack) -> QuietCall:
     admission = stack.enter_context(await running.switchboard.admit())
@@ -283,3 +286,78 @@ async def test_metrics_tell_of_places() -> None:
             assert "offhook_calls_live 1.0" in response.text
             assert "offhook_calls_limit 2.0" in response.text
             assert "offhook_ready 1.0" in response.text
+
+
+# --- how the engines are ----------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def with_health(health: Callable[[], EngineHealth]) -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
+    async with open_engines(find_lineup("null")) as engines:
+        app = create_app(NULL, dataclasses.replace(engines, health=health))
+        async with serving(app) as client:
+            await settled(app)
+            yield client, app.state.gateway
+
+
+async def test_it_is_not_ready_while_engines_are_not_and_says_why() -> None:
+    now = HEALTHY
+    async with with_health(lambda: now) as (client, _):
+        assert (await client.get("/readyz")).status_code == 200
+        now = EngineHealth(healthy=False, reason="the mlx host is down: it ended by SIGKILL")
+        response = await client.get("/readyz")
+        assert (response.status_code, response.json()) == (503, {"status": "unwell", "reason": now.reason})
+        assert "offhook_ready 0.0" in (await client.get("/metrics")).text
+        now = EngineHealth(healthy=True, takes_calls=False)
+        assert await status_of(client, "/readyz") == (503, "unwell")
+        now = EngineHealth(healthy=True, overload=Overload.REFUSE_CALLS)
+        assert await status_of(client, "/readyz") == (503, "overloaded")
+        now = EngineHealth(healthy=True, overload=Overload.SHORT_CLAUSES)
+        assert await status_of(client, "/readyz") == (200, "ready")
+        assert await status_of(client, "/livez") == (200, "live")
+
+
+async def test_a_change_of_load_reaches_the_calls_that_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = HEALTHY
+    told: list[Overload] = []
+    monkeypatch.setattr(QuietCall, "load_changed", lambda _, overload: told.append(overload))
+    monkeypatch.setattr("gateway.engine_watch.EVERY_S", 0.01)
+    async with with_health(lambda: now) as (_, running):
+        with contextlib.ExitStack() as stack:
+            await place(running, stack)
+            now = EngineHealth(healthy=True, overload=Overload.NO_SPECULATION)
+            async with asyncio.timeout(10):
+                while not told:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+    assert told == [Overload.NO_SPECULATION]
+
+
+async def test_operators_see_every_host() -> None:
+    hosts = {"mlx": HostHealth(up=False, restarts=3, memory_bytes=1_000, waiting=2), "cpu": HostHealth(up=True)}
+    async with with_health(lambda: EngineHealth(False, "x", Overload.SHORT_CLAUSES, hosts=hosts)) as (client, _):
+        text = (await client.get("/metrics")).text
+    for line in (
+        "offhook_engine_overload 2.0",
+        'offhook_host_up{host="mlx"} 0.0',
+        'offhook_host_up{host="cpu"} 1.0',
+        'offhook_host_restarts_total{host="mlx"} 3.0',
+        'offhook_host_memory_bytes{host="mlx"} 1000.0',
+        'offhook_host_waiting_jobs{host="mlx"} 2.0',
+    ):
+        assert line in text
+
+
+async def test_engines_run_in_the_place_that_is_given() -> None:
+    closed: list[bool] = []
+
+    class Nowhere:
+        def engine(self, spec: object, weights: object) -> Any:
+            raise AssertionError("fakes stay in this process")
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    app = create_app(NULL, place=Nowhere)
+    async with serving(app):
+        assert (await settled(app)).error is None
+    assert closed == [True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import itertools
 
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from engines.api import EngineHealth, Overload
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted import ScriptedStt
 from engines.vad.scripted import EnergyVad
@@ -28,6 +30,7 @@ from streaming.events import (
     HungUp,
     TruncateItem,
 )
+from streaming.jobs import Priority
 from streaming.notices import OutputStarted, Response, SpeechStarted
 from tests.gateway.call_rig import (
     AGENT,
@@ -479,3 +482,30 @@ async def test_a_hang_up_is_taken_even_by_a_full_queue() -> None:
 
 def test_samples_of_the_wire_are_little_endian() -> None:
     assert pcm16(b"\x01\x00\xff\xff\x00\x80").tolist() == [1, -1, -32768]
+
+
+@virtual
+async def test_under_load_it_neither_speculates_nor_begins_with_a_long_clause() -> None:
+    config = msgspec.structs.replace(QUIET_AGENT, turn=TurnDetection(silence_duration_ms=300))
+    engines = Engines(llm=ScriptedLlm(lambda messages: "one two three four five six seven eight nine ten eleven."))
+    rig = CallRig(config, engines)
+    rig.call.answered()
+    rig.call.load_changed(Overload.SHORT_CLAUSES)
+    rig.call.load_changed(Overload.SHORT_CLAUSES)
+    await rig.say(800, wait_ms=6_000)
+    assert [request.priority for request in engines.llm.requests] == [Priority.DECODE]
+    assert engines.tts.requests[0].text == "one two three four five six"
+    rig.call.load_changed(Overload.NONE)
+    await rig.say(800, wait_ms=6_000)
+    assert engines.llm.requests[-1].priority is Priority.SPECULATIVE
+
+
+@virtual
+async def test_a_call_that_comes_under_load_begins_so() -> None:
+    engines = Engines()
+    overloaded = dataclasses.replace(engines.set, health=lambda: EngineHealth(True, overload=Overload.NO_SPECULATION))
+    rig = CallRig(msgspec.structs.replace(QUIET_AGENT, turn=TurnDetection(silence_duration_ms=300)), engines)
+    rig.call._engines = overloaded
+    rig.call.answered()
+    await rig.say(800, wait_ms=4_000)
+    assert [request.priority for request in engines.llm.requests] == [Priority.DECODE]

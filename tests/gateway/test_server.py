@@ -245,7 +245,7 @@ def test_in_process_engines_that_break(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("gateway.app.open_preset", broken)
+    monkeypatch.setattr("gateway.app.open_engines", broken)
     with pytest.raises(StartError, match="oops") as caught:
         serve(Settings(preset="null", port=0), announce=pytest.fail)
     assert caught.value.code == "engines_failed"
@@ -260,7 +260,7 @@ def test_in_process_a_signal_while_engines_load(monkeypatch: pytest.MonkeyPatch)
         await asyncio.Event().wait()
         yield
 
-    monkeypatch.setattr("gateway.app.open_preset", never)
+    monkeypatch.setattr("gateway.app.open_engines", never)
     serve(Settings(preset="null", port=0), announce=pytest.fail)
 
 

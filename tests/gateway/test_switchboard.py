@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from engines.api import HEALTHY, EngineHealth, Overload
 from gateway.records.call_record import CallRecord
-from gateway.switchboard import Admission, Busy, Draining, LocalPlaces, Places, Switchboard
+from gateway.switchboard import Admission, Busy, Draining, LocalPlaces, Places, Refused, Switchboard
 from tests.virtual_time import virtual
 
 
@@ -54,6 +55,9 @@ class FakeCall:
         if self._hangs_up:
             self._end(cause)
 
+    def load_changed(self, overload: Overload) -> None:
+        self.told.append(overload.name)
+
     def _end(self, cause: str) -> None:
         self.record.ended(cause, 0)
         self.finished.set()
@@ -68,11 +72,19 @@ class FakeCall:
                 self._end("hung_up")
 
 
-def board(limit: int = 2, *, ledger: Ledger | None = None, places: Places | None = None) -> Switchboard:
+def board(
+    limit: int = 2,
+    *,
+    ledger: Ledger | None = None,
+    places: Places | None = None,
+    health: Callable[[], EngineHealth] = lambda: HEALTHY,
+) -> Switchboard:
     ledger = ledger or Ledger()
     numbers = itertools.count()
     random_id: Callable[[], str] = lambda: f"{next(numbers)}"  # noqa: E731
-    return Switchboard(limit, observer=ledger, on_ended=ledger.keep, worker="7", places=places, random_id=random_id)
+    return Switchboard(
+        limit, observer=ledger, on_ended=ledger.keep, worker="7", places=places, random_id=random_id, health=health
+    )
 
 
 async def test_the_surplus_is_refused_at_once_and_a_place_comes_back() -> None:
@@ -260,3 +272,45 @@ async def test_places_asked_for_elsewhere_are_given_back_when_a_drain_begins_mea
     with pytest.raises(Draining):
         await asking
     assert places.given_back == 1
+
+
+@pytest.mark.parametrize(
+    ("health", "code"),
+    [
+        (EngineHealth(healthy=False, reason="the mlx host is down", takes_calls=False), "engines_down"),
+        (EngineHealth(healthy=True, overload=Overload.REFUSE_CALLS), "overloaded"),
+    ],
+)
+async def test_engines_that_cannot_serve_another_call_get_none(health: EngineHealth, code: str) -> None:
+    ledger = Ledger()
+    now = HEALTHY
+    switchboard = board(2, ledger=ledger, health=lambda: now)
+    with await switchboard.admit() as up:
+        now = health
+        with pytest.raises(Refused) as caught:
+            await switchboard.admit()
+        assert (caught.value.code, ledger.reasons) == (code, [code])
+        call = FakeCall(up.call_id)
+        switchboard.register(up, call)
+        assert call.told == []
+        now = HEALTHY
+        with await switchboard.admit():
+            assert switchboard.live == 2
+
+
+async def test_a_host_that_something_stands_in_for_and_lesser_loads_are_no_reason_to_refuse() -> None:
+    for health in (
+        EngineHealth(healthy=False, reason="the mlx host is down"),
+        EngineHealth(healthy=True, overload=Overload.SHORT_CLAUSES),
+    ):
+        with await board(health=lambda health=health: health).admit():  # type: ignore[misc]
+            pass
+
+
+async def test_calls_that_are_up_are_told_how_busy_the_engines_are() -> None:
+    switchboard = board()
+    with await switchboard.admit() as first, await switchboard.admit():
+        call = FakeCall(first.call_id)
+        switchboard.register(first, call)
+        switchboard.load_changed(Overload.SHORT_CLAUSES)
+        assert call.told == ["SHORT_CLAUSES"]

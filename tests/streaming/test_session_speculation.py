@@ -113,3 +113,26 @@ def test_the_same_words_again_are_not_generated_twice() -> None:
     scene.silence(320)
     scene.silence(128)
     assert len(scene.generations) == 1
+
+
+def test_under_load_no_work_is_begun_for_a_turn_that_may_go_on_and_again_when_it_is_over() -> None:
+    scene = Scene(CONFIG)
+    scene.feed(ev.LoadChanged(speculate=False))
+    scene.say("what are your opening hours", wait_ms=5_000)
+    assert [generation.priority for generation in scene.generations] == [Priority.DECODE]
+    scene.feed(ev.LoadChanged())
+    scene.say("and on Sunday", wait_ms=5_000)
+    assert scene.generations[-1].priority is Priority.SPECULATIVE
+
+
+def test_under_load_the_first_clause_is_cut_shorter() -> None:
+    reply = "Our shop in the old town is open every day from nine in the morning until six in the evening."
+    first: dict[bool, str] = {}
+    for short in (False, True):
+        scene = Scene(CONFIG, Script(reply=lambda messages: reply))
+        scene.feed(ev.LoadChanged(short_clauses=short))
+        scene.say("what are your opening hours", wait_ms=9_000)
+        first[short] = scene.syntheses[0].text
+        assert "".join(text for role, text in scene.texts if role == "assistant") == reply
+    assert 45 <= len(first[False]) <= 60
+    assert 20 <= len(first[True]) <= 30
