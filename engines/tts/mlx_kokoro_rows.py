@@ -18,7 +18,7 @@ import numpy as np
 import structlog
 
 from engines.executor.policy import Choice, Key, Kind
-from engines.executor.thread import MlxExecutor
+from engines.executor.thread import EVICTED, MlxExecutor
 from engines.tts.kokoro_audio import BadAudioError, chunks, spoken_pcm
 from engines.tts.kokoro_text import RATE_HZ, KokoroInput
 from engines.tts.mlx_segments import Answers
@@ -37,7 +37,8 @@ FRAME_BUCKETS = (48, 96, 192, 384, 768, 1536)
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """The shapes a batch may have. Sizes rise; the rows of a batch times its bucket stay within the two ``_units``."""
+    """The shapes a batch may have. Sizes rise; a bucket takes as many rows as fit its ``_units``, so that no quantum is
+    longer, and no batch larger in memory, than one row of the longest bucket (speech) or four (text)."""
 
     ids: tuple[int, ...] = ID_BUCKETS
     frames: tuple[int, ...] = FRAME_BUCKETS
@@ -67,15 +68,16 @@ class Buckets:
     def for_batch(self, count: int) -> int:
         return next(size for size in self.batches if size >= count)
 
+    def rows(self, bucket: int, units: int) -> int:
+        """How many rows of a bucket share a quantum at most."""
+        return max(1, min(self.batches[-1], units // bucket))
+
     def shapes(self) -> Iterator[tuple[str, int, int]]:
-        """Every (kind, batch, bucket) that a quantum may have, small ones first."""
-        for kind, buckets, units in (("encode", self.ids, self.id_units), ("speak", self.frames, self.frame_units)):
+        """Every (kind, batch, bucket) that a quantum of known length may have."""
+        for name, buckets, units in (("encode", self.ids, self.id_units), ("speak", self.frames, self.frame_units)):
             for bucket in buckets:
-                for batch in self.batches:
-                    smaller = self.batches[max(0, self.batches.index(batch) - 1)]
-                    # A batch of three runs as one of four: what counts is whether three are allowed.
-                    if batch == 1 or (smaller + 1) * bucket <= units:
-                        yield kind, batch, bucket
+                for batch in sorted({self.for_batch(rows + 1) for rows in range(self.rows(bucket, units))}):
+                    yield name, batch, bucket
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class _Row:
     key: Key
     speed: float
     inputs: deque[KokoroInput]
+    deadline: float
     spoken: Spoken | None = None
     sent_samples: int = 0
 
@@ -108,13 +111,18 @@ class KokoroRows:
         self._rows: dict[Key, _Row] = {}
         self._loaded: _Loaded | None = None
         self._name = f"kokoro-{id(self):x}"
-        most = buckets.batches[-1]
-        self._encode = Kind(self._name, "encode", max_batch=most, max_units=buckets.id_units, alike=True)
-        self._speak = Kind(self._name, "speak", max_batch=most, max_units=buckets.frame_units, alike=True)
 
     @property
     def name(self) -> str:
         return self._name
+
+    def _encode(self, bucket: int) -> Kind:
+        rows = self._buckets.rows(bucket, self._buckets.id_units)
+        return Kind(self._name, "encode", max_batch=rows, alike=True)
+
+    def _speak(self, bucket: int) -> Kind:
+        rows = self._buckets.rows(bucket, self._buckets.frame_units)
+        return Kind(self._name, "speak", max_batch=rows, alike=True)
 
     def load(self, model_dir: Path, voices: Sequence[str]) -> None:
         """Load and attach. Warm each of :meth:`Buckets.shapes` next."""
@@ -134,18 +142,23 @@ class KokoroRows:
         self._loaded = _Loaded(net, tables)
         self._executor.attach(self)
 
-    def warm(self, kind: str, batch: int, bucket: int) -> None:
-        """Run one shape, so that no call meets its compilation."""
+    def warm(self, name: str, batch: int, bucket: int) -> None:
+        """Run one shape twice: once to compile it, so that no call has to wait for that, once to learn its cost."""
         assert self._loaded is not None
         net, table = self._loaded.net, next(iter(self._loaded.voices.values()))
-        if kind == "encode":
-            net.encode([[0] * bucket] * batch, [table[0]] * batch, [1.0] * batch, bucket)
-            return
         size = self._buckets.ids[0]
         [row] = net.encode([[0] * size], [table[0]], [1.0], size)
         row.durations[:] = 0
         row.durations[0] = bucket
-        net.speak([row] * batch, bucket)
+        for _ in range(2):
+            began = self._executor.now()
+            if name == "encode":
+                net.encode([[0] * bucket] * batch, [table[0]] * batch, [1.0] * batch, bucket)
+            else:
+                net.speak([row] * batch, bucket)
+            seconds = self._executor.now() - began
+        kind = self._encode(bucket) if name == "encode" else self._speak(bucket)
+        self._executor.agenda.costs.seed(kind, batch, bucket, seconds)
 
     def detach(self) -> None:
         self._executor.detach(self)
@@ -164,10 +177,16 @@ class KokoroRows:
         if self._loaded is None or key in self._rows:
             self._fail(request, "synthesis_failed", "the model does not run")
             return
-        row = self._rows[key] = _Row(request, key, speed, deque(inputs))
+        row = self._rows[key] = _Row(request, key, speed, deque(inputs), request.deadline)
         bucket = self._buckets.for_ids(len(row.inputs[0].ids))
         self._executor.agenda.add(
-            key, self._encode, request.priority, request.deadline, self._executor.now(), units=bucket, bucket=bucket
+            key,
+            self._encode(bucket),
+            request.priority,
+            request.deadline - self._speaking_s(bucket),
+            self._executor.now(),
+            units=bucket,
+            bucket=bucket,
         )
 
     def cancel(self, call: str, epoch: int) -> None:
@@ -183,17 +202,18 @@ class KokoroRows:
         rows = [self._rows[key] for key in choice.keys]
         size = self._buckets.for_batch(len(rows))
         filled = [*rows, *([rows[0]] * (size - len(rows)))]
-        if choice.kind == self._encode:
+        if choice.kind.name == "encode":
             self._do_encode(self._loaded, rows, filled)
         else:
             self._do_speak(self._loaded, rows, filled)
 
     def abandon(self, choice: Choice, message: str) -> None:
+        code = "overloaded" if message == EVICTED else "synthesis_failed"
         for key in choice.keys:
             row = self._rows.get(key)
             if row is not None:
                 self._drop(key)
-                self._fail(row.request, "synthesis_failed", message)
+                self._fail(row.request, code, message)
 
     # --- one quantum ------------------------------------------------------------------------------------------
 
@@ -207,7 +227,8 @@ class KokoroRows:
         for row, result in zip(rows, spoken, strict=False):
             row.spoken = result
             frames = self._buckets.for_frames(result.frames)
-            self._executor.agenda.advance(row.key, self._speak, units=frames, bucket=frames)
+            self._executor.agenda.advance(row.key, self._speak(frames), units=frames, bucket=frames)
+            self._executor.agenda.move(row.key, self._executor.now(), deadline=row.deadline)
 
     def _do_speak(self, loaded: _Loaded, rows: list[_Row], filled: list[_Row]) -> None:
         spoken = [row.spoken for row in filled if row.spoken is not None]
@@ -237,12 +258,17 @@ class KokoroRows:
     def _go_on(self, row: _Row, heard_s: float) -> None:
         """The rest of a long text is not needed before what was made has been heard."""
         row.spoken = None
-        agenda, request = self._executor.agenda, row.request
+        agenda, now = self._executor.agenda, self._executor.now()
         bucket = self._buckets.for_ids(len(row.inputs[0].ids))
-        agenda.advance(row.key, self._encode, units=bucket, bucket=bucket)
-        priority = max(request.priority, Priority.PLAYOUT)
-        now = self._executor.now()
-        agenda.move(row.key, now, priority=priority, deadline=max(request.deadline, now) + heard_s)
+        row.deadline = max(row.deadline, now) + heard_s
+        agenda.advance(row.key, self._encode(bucket), units=bucket, bucket=bucket)
+        priority = max(row.request.priority, Priority.PLAYOUT)
+        agenda.move(row.key, now, priority=priority, deadline=row.deadline - self._speaking_s(bucket))
+
+    def _speaking_s(self, ids: int) -> float:
+        """What the second stage of a text costs: about three frames an id, at the usual rate of speech."""
+        frames = self._buckets.for_frames(3 * ids)
+        return self._executor.agenda.costs.estimate(self._speak(frames), 1, frames)
 
     def _drop(self, key: Key) -> None:
         del self._rows[key]

@@ -1,8 +1,8 @@
 """Kokoro's batched forward pass against the library's own, which takes one row, unpadded.
 
-The source's phase is a discontinuous function of its pitch (an angle jumps at half a turn), so any rounding of the pitch
-may change single values of it, in the library as here. So the vocoder is compared with one fixed source in both, to the
-rounding of float32, and the source by itself with the formula in float64.
+The source's phase is a discontinuous function of its pitch (an angle jumps at half a turn), so any rounding of the
+pitch may change single values of it, in the library as here. So the vocoder is compared with one fixed source in both,
+to the rounding of float32, and the source by itself with the formula in float64.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Kokoro of small widths and random weights, as a checkpoint folder that mlx-audio's loader takes.
 
-Its decoder's widths are written into the library (1024, 512, 64), so the class is replaced by a narrow one while a model
-is made; the layers, their order and the forward pass stay the library's. A frame is 200 samples, not 600.
+Its decoder's widths are written into the library (1024, 512, 64), so the class is replaced by a narrow one while a
+model is made; the layers, their order and the forward pass stay the library's. A frame is 200 samples, not 600.
 """
 
 from __future__ import annotations
@@ -117,6 +117,6 @@ def write_tiny_kokoro(folder: Path, voices: tuple[str, ...] = ("af_heart", "am_a
 
 def _stored(name: str, value: Any) -> Any:
     """As PyTorch stores it: what the loader transposes, transposed."""
-    if value.ndim == 3 and name.endswith(("weight_v", "_proj.weight")) or "noise_convs" in name and value.ndim == 3:
+    if value.ndim == 3 and (name.endswith(("weight_v", "_proj.weight")) or "noise_convs" in name):
         return np.ascontiguousarray(value.transpose(0, 2, 1))
     return value
