@@ -43,11 +43,13 @@ class SplitWheels:
 @dataclass(frozen=True, slots=True)
 class HubRevision:
     """Files of one commit of a hub repository. ``files`` maps a path to its sha256, or to None where the commit id
-    alone must do; empty, it means all files that hold weights. Each keeps its path under the model's folder."""
+    alone must do. With ``others``, all else that holds weights there is fetched as well. Each file keeps its path
+    under the model's folder."""
 
     repo: str
     revision: str
     files: Mapping[str, str | None]
+    others: bool = False
 
 
 Source = WheelFile | SplitWheels | HubRevision
@@ -258,6 +260,91 @@ _ALL = (
         licence="Apache-2.0",
         download_bytes=3_203_482,
         memory_mb=10,
+    ),
+    Model(
+        name="whisper-large-v3-turbo",
+        source=HubRevision(
+            repo="mobiuslabsgmbh/faster-whisper-large-v3-turbo",
+            revision="0a363e9161cbc7ed1431c9597a8ceaf0c4f78fcf",
+            files={
+                "model.bin": "e76620f83d5f5b69efd3d87e3dc180c1bd21df9fbebacfd4335e5e1efcc018da",
+                "config.json": None,
+                "preprocessor_config.json": None,
+                "tokenizer.json": None,
+                "vocabulary.json": None,
+            },
+        ),
+        licence="MIT",
+        download_bytes=1_621_665_983,
+        memory_mb=2600,
+    ),
+    Model(
+        name="whisper-large-v3-turbo-mlx",
+        source=HubRevision(
+            repo="mlx-community/whisper-large-v3-turbo",
+            revision="a4aaeec0636e6fef84abdcbe3544cb2bf7e9f6fb",
+            files={
+                "config.json": "b34fc29e4e11e0a25e812775dd67f4dd16fc2c8eb43d28ae25ff7d660ecb6379",
+                "weights.safetensors": "951ed3fc1203e6a62467abb2144a96ce7eafca8fa77e3704fdb8635ff3e7f8a6",
+            },
+        ),
+        licence="MIT",
+        download_bytes=1_613_977_880,
+        memory_mb=2400,
+    ),
+    Model(
+        name="llama-3.2-3b-4bit",
+        source=HubRevision(
+            repo="mlx-community/Llama-3.2-3B-Instruct-4bit",
+            revision="7f0dc925e0d0afb0322d96f9255cfddf2ba5636e",
+            files={"model.safetensors": "d75e1ee0ea653cc5b76191ec934c7c0d568e94d4e47846619f1f4bc715b7b265"},
+            others=True,
+        ),
+        licence="Llama 3.2 Community License",
+        download_bytes=1_824_800_000,
+        memory_mb=3400,
+    ),
+    Model(
+        name="llama-3.2-3b-bf16",
+        source=HubRevision(
+            repo="mlx-community/Llama-3.2-3B-Instruct-bf16",
+            revision="6d88ba43024fef71b10e52e101c7cd4598322601",
+            files={"config.json": None, "model.safetensors.index.json": None},
+            others=True,
+        ),
+        licence="Llama 3.2 Community License",
+        download_bytes=6_443_000_000,
+        memory_mb=8500,
+    ),
+    Model(
+        name="qwen3-4b-4bit",
+        source=HubRevision(
+            repo="mlx-community/Qwen3-4B-4bit",
+            revision="4dcb3d101c2a062e5c1d4bb173588c54ea6c4d25",
+            files={
+                "model.safetensors": "e240c0bdc0ebb0681bf0da0f98d9719fd6ebe269a3633f81542c13e81345651d",
+                "tokenizer.json": "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4",
+            },
+            others=True,
+        ),
+        licence="Apache-2.0",
+        download_bytes=2_278_969_756,
+        memory_mb=4000,
+    ),
+    Model(
+        name="kokoro-82m-mlx",
+        source=HubRevision(
+            repo="mlx-community/Kokoro-82M-bf16",
+            revision="a71e4d38b236d968966a2002c4c895dbd12b1c3c",
+            files={
+                "config.json": "5abb01e2403b072bf03d04fde160443e209d7a0dad49a423be15196b9b43c17f",
+                "kokoro-v1_0.safetensors": "4e9ecdf03b8b6cf906070390237feda473dc13327cb8d56a43deaa374c02acd8",
+            },
+            others=True,
+        ),
+        licence="Apache-2.0",
+        download_bytes=356_000_000,
+        memory_mb=1600,
     ),
 )
 

@@ -280,7 +280,9 @@ def _from_hub(model: Model, source: HubRevision, into: Path, progress: Progress)
     def report(done_bytes: int) -> None:
         progress(model.name, done_bytes, model.download_bytes)
 
-    paths = list(source.files) or [file.path for file in hub.list_files(source.repo, source.revision)]
+    paths = list(source.files)
+    if source.others:
+        paths += [f.path for f in hub.list_files(source.repo, source.revision) if f.path not in source.files]
     hub.download(source.repo, source.revision, paths, into, report)
     for path, sha256 in source.files.items():
         if sha256 is not None:

@@ -33,6 +33,7 @@ IDLE_S = 10.0
 PRESSURE_PERCENT = 10.0
 """PSI: in this share of the last ten seconds something waited for memory."""
 UNLIMITED_BYTES = 1 << 60
+WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".npz", ".pt", ".pth", ".onnx", ".gguf"})
 
 _MB = 1 << 20
 _log = structlog.get_logger(__name__)
@@ -213,6 +214,12 @@ def device_short(mx: Any, need_mb: float) -> str | None:
         f"needs {_gb(need_mb)}, {_gb(free_mb)} available on {info.get('device_name', 'the device')}, "
         f"short by {_gb(need_mb - free_mb)}"
     )
+
+
+def weights_mb(folder: Path) -> float:
+    """A guess at what a model will hold, from its files: what it computes with comes to a quarter of them, and more."""
+    files = (path for path in folder.rglob("*") if path.suffix in WEIGHT_SUFFIXES and path.is_file())
+    return sum(path.stat().st_size for path in files) / _MB * 1.25 + 200
 
 
 def _gb(mb: float) -> str:

@@ -24,7 +24,7 @@ from engines.api import HEALTHY, Engine, EngineError, EngineHealth, EngineSet, P
 from engines.chain import Chain, Link
 from engines.fallback import FallbackLanguageModel, FallbackSpeechToText, FallbackTextToSpeech
 from engines.lane import CpuLane
-from engines.memory import MemoryGuard, device_short
+from engines.memory import MemoryGuard, device_short, weights_mb
 from engines.registry import (
     KINDS,
     BackendSpec,
@@ -204,6 +204,7 @@ class _Opener:
         return names
 
     def single(self, spec: BackendSpec) -> _Stage:
+        spec = self._measured(spec)
         engine = self._make(spec)
         return _Stage(engine, partial(self._start, spec, engine), lambda: [engine])
 
@@ -217,6 +218,7 @@ class _Opener:
         return _Stage(engine, engine.start, lambda: [link.engine for link in links])
 
     async def _open(self, spec: BackendSpec) -> Engine:
+        spec = self._measured(spec)
         engine: Engine = self._make(spec)
         try:
             await self._start(spec, engine)
@@ -224,6 +226,13 @@ class _Opener:
             await asyncio.shield(asyncio.ensure_future(engine.close()))
             raise
         return engine
+
+    def _measured(self, spec: BackendSpec) -> BackendSpec:
+        """With what a user's own weights will need."""
+        own = [weights for weights in spec.weights if isinstance(weights, Folder | HubRepo)]
+        if spec.memory_mb or not own:
+            return spec
+        return replace(spec, memory_mb=round(sum(weights_mb(self._folders[weights.name]) for weights in own)))
 
     def _make(self, spec: BackendSpec) -> Any:
         where = self._here if spec.host is None or self._place is None else self._place

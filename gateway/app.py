@@ -19,8 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engines.api import EngineError, EngineSet, Overload, Place
 from engines.fetch import Progress
+from engines.memory import MemoryGuard
 from engines.opening import open_engines
-from engines.registry import find_lineup
+from engines.registry import BackendSpec, check_installed
 from gateway.agents.agent import Agents
 from gateway.engine_watch import watch_engines
 from gateway.phrases import Phrase, Phrases
@@ -59,13 +60,23 @@ def create_app(
 ) -> Starlette:
     """The gateway as an ASGI application. ``engines`` (already started) replace the preset's and are not closed.
     ``place`` makes what the preset's engines run in (:class:`engines.host.hosts.Hosts`; default: this process).
-    ``progress`` is told of weights that have to be fetched first; ``strict`` raises a call's defects (tests)."""
+    ``progress`` is told of weights that have to be fetched first; ``strict`` raises a call's defects (tests).
+
+    Raises:
+        ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``.
+    """
+    lineup = settings.lineup()
 
     def opened() -> contextlib.AbstractAsyncContextManager[EngineSet]:
         if engines is not None:
             return contextlib.nullcontext(engines)
-        where = place() if place is not None else None
-        return open_engines(find_lineup(settings.preset), place=where, progress=progress)
+        return open_engines(
+            lineup,
+            place=place() if place is not None else None,
+            memory=MemoryGuard(reserve_mb=settings.engines.memory_reserve_mb),
+            installed=lambda spec: _check_installed(spec, settings),
+            progress=progress,
+        )
 
     app = Starlette(
         routes=[
@@ -101,6 +112,12 @@ async def _lifespan(app: Starlette, settings: Settings, opened: _OpenEngines, st
             opening.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await opening
+
+
+def _check_installed(spec: BackendSpec, settings: Settings) -> None:
+    """What a host imports with an interpreter of its own cannot be seen from here: it says so when it loads."""
+    if spec.host is None or settings.engines.python(spec.host) is None:
+        check_installed(spec)
 
 
 async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: asyncio.Event, strict: bool) -> None:

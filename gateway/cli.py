@@ -57,6 +57,22 @@ def serve(
     preset: Annotated[str | None, typer.Option(help="Which set of engines answers.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
+    stt: Annotated[
+        str | None, typer.Option(help="Speech-to-text in the preset's place: backends, comma-separated.")
+    ] = None,
+    stt_model: Annotated[
+        str | None, typer.Option(help="Its model: a name, a folder, or owner/name[@revision].")
+    ] = None,
+    stt_url: Annotated[str | None, typer.Option(help="Where its openai-compatible server is.")] = None,
+    llm: Annotated[str | None, typer.Option(help="The language model, as --stt.")] = None,
+    llm_model: Annotated[str | None, typer.Option(help="Its model, as --stt-model.")] = None,
+    llm_url: Annotated[str | None, typer.Option(help="Its server, as --stt-url.")] = None,
+    tts: Annotated[str | None, typer.Option(help="Text-to-speech, as --stt.")] = None,
+    tts_model: Annotated[str | None, typer.Option(help="Its model, as --stt-model.")] = None,
+    tts_url: Annotated[str | None, typer.Option(help="Its server, as --stt-url.")] = None,
+    hosts: Annotated[
+        bool | None, typer.Option("--hosts/--no-hosts", help="Models in child processes, or in this.")
+    ] = None,
     max_calls: Annotated[int | None, typer.Option(help="Calls at once.")] = None,
     drain_s: Annotated[float | None, typer.Option(help="How long calls may go on after SIGTERM.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.")] = None,
@@ -67,7 +83,7 @@ def serve(
     log_json: Annotated[bool | None, typer.Option("--log-json/--no-log-json", help="One JSON object a line.")] = None,
 ) -> None:
     """Serve calls until SIGTERM or Ctrl-C; a second one hangs up at once."""
-    flags = {name: value for name, value in locals().items() if name != "config"}
+    flags = _nested({name: value for name, value in locals().items() if name != "config"})
     from gateway.server import StartError
     from gateway.server import serve as serve_forever
     from gateway.telemetry.logs import configure_logs
@@ -84,18 +100,13 @@ def serve(
 
 def config_check(config: ConfigFile = None) -> None:
     """Print the settings as they resolve, the key hidden; exit code 2 when they are wrong."""
-    from engines.api import EngineError
-    from engines.registry import find_preset
     from gateway.security.listening import check_listening
-    from gateway.settings import ConfigurationError, describe
+    from gateway.settings import describe
 
     with _reported():
         settings = _settings(config, {})
         check_listening(settings)
-        try:
-            find_preset(settings.preset)
-        except EngineError as error:
-            raise ConfigurationError(error.code, f"preset: {error}") from None
+        settings.lineup()
         typer.echo("\n".join(describe(settings)))
 
 
@@ -105,6 +116,15 @@ def config_keys() -> None:
 
     for key, default, meaning in documented():
         typer.echo(f"{key}\t{default}\t{meaning}")
+
+
+def _nested(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags as the settings have them: those about engines in their table."""
+    from gateway.engine_settings import EngineSettings
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    engines = {name: given.pop(name) for name in EngineSettings.model_fields if name in given}
+    return given | ({"engines": engines} if engines else {})
 
 
 def _settings(config: Path | None, flags: dict[str, Any]) -> Any:

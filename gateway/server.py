@@ -24,7 +24,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from engines import fetch
 from engines.api import EngineError
 from engines.host.hosts import Hosts
-from engines.host.process import SetUp
+from engines.host.process import HostSpec, SetUp
 from gateway.app import Startup, create_app
 from gateway.security.listening import check_listening
 from gateway.settings import ConfigurationError, Settings
@@ -147,7 +147,8 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as bars:
         progress = bars.enter_context(fetch.console_progress())
-        app = create_app(settings, place=lambda: _hosts(settings), progress=progress)
+        place = (lambda: _hosts(settings)) if settings.engines.hosts else None
+        app = create_app(settings, place=place, progress=progress)
         startup: Startup = app.state.startup
         server = _Server(_uvicorn_config(app, settings))
         stopping = _Stopping(app, server, settings)
@@ -179,7 +180,11 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
 def _hosts(settings: Settings) -> Hosts:
     """Child processes for the engines that may run in one, which log as we do."""
     logs = {"level": settings.log_level, "as_json": settings.log_json, "caller_text": settings.log_caller_text}
-    return Hosts(set_up=SetUp("gateway.telemetry.logs:configure_logs", logs))
+    specs = {
+        "mlx": HostSpec("mlx", settings.engines.python("mlx")),
+        "cpu": HostSpec("cpu", settings.engines.python("cpu")),
+    }
+    return Hosts(specs, set_up=SetUp("gateway.telemetry.logs:configure_logs", logs))
 
 
 def _uvicorn_config(app: Starlette, settings: Settings) -> uvicorn.Config:

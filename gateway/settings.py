@@ -26,6 +26,10 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from engines.api import EngineError
+from engines.registry import Lineup
+from engines.selection import select
+from gateway.engine_settings import EngineSettings, comma_separated
 from gateway.security.origins import parse_origin
 from streaming.config import Eagerness
 
@@ -64,13 +68,6 @@ class ConfigurationError(Exception):
         self.problems = problems
 
 
-def _comma_separated(value: object) -> object:
-    """Lists come from the environment and from flags as ``a, b``."""
-    if isinstance(value, str):
-        return [part for part in (piece.strip() for piece in value.split(",")) if part]
-    return value
-
-
 def _origin(value: str) -> str:
     origin = parse_origin(value)
     if origin is None:
@@ -83,8 +80,8 @@ def _network(value: str) -> str:
     return value
 
 
-Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_comma_separated)]
-Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_comma_separated)]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(comma_separated)]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(comma_separated)]
 
 
 Line = Annotated[str, Field(min_length=1, max_length=1_000)]
@@ -157,6 +154,7 @@ class Settings(BaseSettings):
     default_instructions: str = Field(
         default=DEFAULT_INSTRUCTIONS, description="for Realtime clients that name no agent"
     )
+    engines: EngineSettings = Field(default_factory=EngineSettings, description="[engines] table")
     farewell: str = Field(default=FAREWELL, description="spoken to the calls still up when the server stops")
     agents: dict[str, AgentSettings] = Field(default_factory=dict, description="[agents.NAME] tables")
 
@@ -170,6 +168,17 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
+
+    def lineup(self) -> Lineup:
+        """The backends that serve: the preset's, with those of ``[engines]`` in their place.
+
+        Raises:
+            ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``.
+        """
+        try:
+            return select(self.preset, self.engines.choices())
+        except EngineError as error:
+            raise ConfigurationError(error.code, str(error)) from None
 
     def calls_at_once(self, cores: int | None = None) -> int:
         """``max_calls``, or what this machine's cores carry with the embedded preset."""
@@ -275,7 +284,9 @@ def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
     if detail["type"] != "extra_forbidden":
         message = str(detail["msg"]).removeprefix("Value error, ")
         return f"{said}: {message[:1].lower()}{message[1:]}"
-    known = sorted(AgentSettings.model_fields if path[0] == "agents" else Settings.model_fields)
+    tables: dict[str, type[BaseModel]] = {"agents": AgentSettings, "engines": EngineSettings}
+    table = tables.get(str(path[0]), Settings)
+    known = sorted(table.model_fields)
     near = difflib.get_close_matches(str(path[-1]), known, n=1)
     hint = f"did you mean {dotted((*path[:-1], near[0]))}?" if near else f"known keys: {', '.join(known)}"
     return f"{said}: unknown key; {hint}"
@@ -283,17 +294,20 @@ def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
 
 def describe(settings: Settings) -> Iterator[str]:
     """The resolved settings as TOML lines, the key redacted."""
-    values = settings.model_dump(mode="json", exclude={"agents"})
-    for name, value in values.items():
-        if value is None:
-            yield f"# {name} is not set"
-        else:
-            yield f"{name} = {_toml(value)}"
+    yield from _described(settings.model_dump(mode="json", exclude={"agents", "engines"}))
+    yield ""
+    yield "[engines]"
+    yield from _described(settings.engines.model_dump(mode="json"))
     for agent, table in settings.agents.items():
         yield ""
         yield f"[agents.{_toml_key(agent)}]"
         for name, value in table.model_dump(mode="json", exclude_none=True).items():
             yield f"{name} = {_toml(value)}"
+
+
+def _described(values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        yield f"# {name} is not set" if value is None else f"{name} = {_toml(value)}"
 
 
 def _toml_key(name: str) -> str:
@@ -309,9 +323,9 @@ def _toml(value: object) -> str:
 
 def documented() -> Iterator[tuple[str, str, str]]:
     """(key, default, meaning) of every setting: the table in docs/operations.md."""
-    for model, prefix in ((Settings, ""), (AgentSettings, "agents.NAME.")):
+    for model, prefix in ((Settings, ""), (EngineSettings, "engines."), (AgentSettings, "agents.NAME.")):
         for name, field in typing.cast(type[BaseModel], model).model_fields.items():
-            if name != "agents":
+            if name not in ("agents", "engines"):
                 default = field.get_default(call_default_factory=True)
                 yield prefix + name, _default_text(default), field.description or ""
 

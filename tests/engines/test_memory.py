@@ -20,6 +20,7 @@ from engines.memory import (
     read_linux,
     read_macos,
     read_memory,
+    weights_mb,
 )
 
 
@@ -222,3 +223,10 @@ def test_the_device_has_memory_of_its_own(info: dict[str, Any], said: str | None
     mx = SimpleNamespace(device_info=lambda: info, get_active_memory=lambda: 3 << 30)
     assert device_short(mx, 3072) == said
     assert device_short(mx, 0) is None
+
+
+def test_a_need_is_guessed_from_files_of_weights(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "model.safetensors").write_bytes(bytes(4 << 20))
+    (tmp_path / "README.md").write_bytes(bytes(4 << 20))
+    assert weights_mb(tmp_path) == 205.0

@@ -411,3 +411,14 @@ async def test_a_device_without_room_is_told_by_its_thread(monkeypatch: pytest.M
     assert engine.options == {}
     await engine.close()
     await place.close()
+
+
+async def test_a_users_own_weights_tell_their_need(fakes: dict[str, BackendSpec], tmp_path: Path) -> None:
+    change(fakes, "llm", weights=(Folder(tmp_path),))
+    with pytest.raises(EngineError, match=r"fake-llm: needs 0\.2 GB"):
+        async with open_engines(registry.find_lineup("fake"), memory=MemoryGuard(lambda: Reading(0))):
+            pytest.fail("opened")
+    change(fakes, "llm", weights=(Folder(tmp_path / "nowhere"),))
+    with pytest.raises(EngineError, match="there is no model folder"):
+        async with open_preset("fake"):
+            pytest.fail("opened")

@@ -13,6 +13,7 @@ import gateway.telemetry.logs
 from engines import fetch
 from engines.api import EngineError
 from gateway.cli import application, hearing_model
+from gateway.engine_settings import EngineSettings
 from gateway.server import StartError
 from gateway.settings import Settings
 
@@ -57,6 +58,14 @@ def test_serve_hands_over_what_it_was_told(monkeypatch: pytest.MonkeyPatch, tmp_
     result = offhook("serve", "--config", "my.toml", "--preset", "null", "--port", "2", "--no-log-json")
     assert (result.exit_code, result.output) == (0, "Listening on somewhere\n")
     assert served == [Settings(preset="null", port=2, drain_s=4)]
+
+
+def test_serve_takes_engines_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serving(monkeypatch)
+    result = offhook("serve", "--llm", "openai-compatible", "--llm-model", "m", "--stt", "faster-whisper", "--no-hosts")
+    assert result.exit_code == 0
+    engines = EngineSettings(llm=("openai-compatible",), llm_model="m", stt=("faster-whisper",), hosts=False)
+    assert served == [Settings(engines=engines)]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 
-from engines.api import EngineError
 from gateway.server import StartError, listening_socket, serve
 from gateway.settings import ConfigurationError, Settings
 
@@ -236,7 +235,7 @@ def test_in_process_two_signals_at_once() -> None:
 
 
 def test_in_process_engines_that_are_not_there() -> None:
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         serve(Settings(preset="nonesuch", port=0), announce=pytest.fail)
     assert caught.value.code == "unknown_preset"
 

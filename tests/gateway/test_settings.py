@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from gateway.engine_settings import EngineSettings
 from gateway.settings import AgentSettings, ConfigurationError, Settings, describe, documented, load_settings
 from streaming.config import Eagerness
 
@@ -131,3 +132,48 @@ def test_every_setting_is_described_and_documented() -> None:
     for name, default, meaning in documented():
         assert meaning, name
         assert f"| `{name}` | {default} | {meaning} |" in page
+
+
+def test_engines_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('preset = "mac"\n[engines]\nllm = "openai-compatible, ctranslate2"\nllm_model = "from the file"\n')
+    environ = {"OFFHOOK_ENGINES__LLM_MODEL": "qwen3", "OFFHOOK_ENGINES__STT": "faster-whisper"}
+    flags = {"engines": {"llm_url": "http://127.0.0.1:8000/v1", "stt_model": "base"}}
+    settings = load_settings(file=file, flags=flags, environ=environ)
+    lineup = settings.lineup()
+    assert [spec.name for spec in lineup.chains["llm"]] == ["openai-chat", "smollm2-ctranslate2"]
+    assert lineup.chains["llm"][0].options["model"] == "qwen3"
+    assert lineup.chains["llm"][0].options["base_url"] == "http://127.0.0.1:8000/v1"
+    assert [spec.name for spec in lineup.chains["stt"]] == ["faster-whisper-base"]
+    assert [spec.name for spec in lineup.chains["tts"]] == ["mlx-kokoro", "piper-joe"]
+
+
+def test_a_server_of_ones_own_gets_its_own_key_and_voices() -> None:
+    engines = EngineSettings(tts=("openai-compatible",), tts_url="https://x/v1", key_env="X_KEY", tts_voices=("anna",))
+    options = Settings(engines=engines).lineup().chains["tts"][0].options
+    assert (options["api_key_env"], options["voices"]) == ("X_KEY", ("anna",))
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "said"),
+    [
+        (Settings(preset="nonesuch"), "unknown_preset", "there are: embedded, mlx-cpu, mac, cuda, cloud, null"),
+        (Settings(engines=EngineSettings(stt=("ear",))), "unknown_backend", "no stt backend 'ear'; there are: faster"),
+    ],
+)
+def test_engines_that_there_are_not(settings: Settings, code: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        settings.lineup()
+    assert caught.value.code == code
+
+
+def test_an_unknown_key_of_engines_has_a_neighbour() -> None:
+    with pytest.raises(ConfigurationError, match=r"engines\.sttt \(flag\): unknown key; did you mean engines\.stt\?"):
+        load_settings(flags={"engines": {"sttt": "x"}}, environ={})
+
+
+def test_an_interpreter_counts_only_where_there_are_hosts() -> None:
+    python = Path("/opt/python")
+    assert EngineSettings(mlx_python=python).python("mlx") == python
+    assert EngineSettings(mlx_python=python).python("cpu") is None
+    assert EngineSettings(mlx_python=python, hosts=False).python("mlx") is None

@@ -1,0 +1,214 @@
+"""The backends and presets there are. ``memory_mb`` was measured where it says so, else it is a careful estimate."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from engines.spec import BackendSpec, Derived, PresetSpec, Weights
+
+_ONNX = ("onnxruntime",)
+_FASTER_WHISPER = "engines.stt.faster_whisper:FasterWhisper"
+_MLX_WHISPER = "engines.stt.mlx_whisper:MlxWhisper"
+_MLX_LM = "engines.llm.mlx_lm:MlxLanguageModel"
+_GGUF = "smollm2-gguf"
+_ENGLISH_TEXT = ("misaki-en", "g2p-en")
+_OPENAI_VOICES = "alloy ash ballad coral echo fable onyx nova sage shimmer verse".split()
+_ENGLISH = ("en",)
+
+
+def _faster_whisper(
+    model: str, weights: Weights, memory_mb: int, languages: tuple[str, ...] = (), **options: Any
+) -> BackendSpec:
+    cuda = options.get("device") == "cuda"
+    family = "faster-whisper-cuda" if cuda else "faster-whisper"
+    return BackendSpec(
+        f"{family}-{model}",
+        "stt",
+        _FASTER_WHISPER,
+        "embedded",
+        ("faster_whisper", "ctranslate2"),
+        platforms=("linux",) if cuda else ("linux", "darwin"),
+        memory_mb=memory_mb,
+        weights=(weights,),
+        shares="lane",
+        host="cpu",
+        options=MappingProxyType(options),
+        family=family,
+        model=model,
+        takes="weights",
+        languages=languages,
+    )
+
+
+def _mlx_whisper(model: str, weights: Weights, memory_mb: int, languages: tuple[str, ...] = ()) -> BackendSpec:
+    return BackendSpec(
+        f"mlx-whisper-{model}",
+        "stt",
+        _MLX_WHISPER,
+        "speech-mlx",
+        ("mlx", "mlx_whisper"),
+        memory_mb=memory_mb,
+        weights=(weights,),
+        shares="mlx",
+        host="mlx",
+        family="mlx-whisper",
+        model=model,
+        takes="weights",
+        languages=languages,
+    )
+
+
+def _mlx_lm(name: str, model: str, weights: Weights, memory_mb: int) -> BackendSpec:
+    return BackendSpec(
+        name,
+        "llm",
+        _MLX_LM,
+        "mlx",
+        ("mlx", "mlx_lm"),
+        memory_mb=memory_mb,
+        weights=(weights,),
+        shares="mlx",
+        host="mlx",
+        family="mlx-lm",
+        model=model,
+        takes="weights",
+    )
+
+
+def _openai(name: str, kind: Any, engine: str, model: str, **options: Any) -> BackendSpec:
+    options = {"api_key_env": "OPENAI_API_KEY", "model": model, **options}
+    return BackendSpec(
+        name,
+        kind,
+        f"engines.{kind}.openai_compatible:{engine}",
+        options=MappingProxyType(options),
+        family="openai-compatible",
+        model=model,
+        takes="name",
+    )
+
+
+ALL_BACKENDS = (
+    BackendSpec(
+        "silero", "vad", "engines.vad.silero:SileroVad", "embedded", _ONNX, memory_mb=20, weights=("silero-vad",)
+    ),
+    BackendSpec(
+        "smart-turn",
+        "turn",
+        "engines.turn.smart_turn:SmartTurn",
+        "embedded",
+        _ONNX,
+        memory_mb=60,
+        weights=("smart-turn",),
+    ),
+    # --- speech-to-text
+    _faster_whisper("tiny.en", "whisper-tiny.en", 230, _ENGLISH),
+    _faster_whisper("base", "whisper-base", 300),
+    _faster_whisper("large-v3-turbo", "whisper-large-v3-turbo", 2200, device="cpu", compute_type="int8"),
+    _faster_whisper("large-v3-turbo", "whisper-large-v3-turbo", 2600, device="cuda", compute_type="float16"),
+    _mlx_whisper("large-v3-turbo", "whisper-large-v3-turbo-mlx", 2400),
+    _mlx_whisper(
+        "tiny.en", Derived("whisper-tiny.en-mlx-1", "whisper-tiny.en", "engines.stt.convert:whisper_mlx"), 500, _ENGLISH
+    ),
+    _openai("openai-transcription", "stt", "OpenAiSpeechToText", "gpt-4o-mini-transcribe"),
+    # --- language models
+    BackendSpec(
+        "smollm2-ctranslate2",
+        "llm",
+        "engines.llm.ctranslate2:CTranslate2LanguageModel",
+        "embedded",
+        ("ctranslate2", "gguf", "tokenizers"),
+        memory_mb=330,
+        weights=(Derived("smollm2-ctranslate2-int8-1", _GGUF, "engines.llm.convert:smollm2_ctranslate2"),),
+        shares="lane",
+        host="cpu",
+        family="ctranslate2",
+        model="smollm2",
+        takes="weights",
+    ),
+    BackendSpec(
+        "smollm2-mlx",
+        "llm",
+        _MLX_LM,
+        "mlx",
+        ("mlx", "mlx_lm", "gguf"),
+        memory_mb=700,
+        weights=(Derived("smollm2-mlx-float32-1", _GGUF, "engines.llm.convert:smollm2_mlx"),),
+        shares="mlx",
+        host="mlx",
+        family="mlx-lm",
+        model="smollm2",
+        takes="weights",
+    ),
+    _mlx_lm("llama-3.2-3b-mlx", "llama-3.2-3b", "llama-3.2-3b-4bit", 3400),
+    _mlx_lm("qwen3-4b-mlx", "qwen3-4b", "qwen3-4b-4bit", 4000),
+    _mlx_lm("llama-3.2-3b-bf16-mlx", "llama-3.2-3b-bf16", "llama-3.2-3b-bf16", 8500),
+    _openai("openai-chat", "llm", "OpenAiLanguageModel", "gpt-4.1-mini"),
+    # --- text-to-speech
+    BackendSpec(
+        "piper-joe",
+        "tts",
+        "engines.tts.piper:PiperTts",
+        "embedded",
+        _ONNX,
+        memory_mb=200,
+        weights=("piper-joe", *_ENGLISH_TEXT),
+        shares="lane",
+        host="cpu",
+        family="piper",
+        model="joe",
+        takes="weights",
+        languages=_ENGLISH,
+    ),
+    BackendSpec(
+        "mlx-kokoro",
+        "tts",
+        "engines.tts.mlx_kokoro:MlxKokoro",
+        "mlx",
+        ("mlx",),
+        memory_mb=1600,
+        weights=("kokoro-82m-mlx", *_ENGLISH_TEXT),
+        shares="mlx",
+        host="mlx",
+        family="mlx-kokoro",
+        model="kokoro-82m",
+        takes="weights",
+        languages=_ENGLISH,
+    ),
+    _openai("openai-speech", "tts", "OpenAiTextToSpeech", "gpt-4o-mini-tts", voices=tuple(_OPENAI_VOICES)),
+    # --- fakes
+    BackendSpec("energy", "vad", "engines.vad.scripted:EnergyVad"),
+    BackendSpec("scripted-turn", "turn", "engines.turn.scripted:ScriptedTurn"),
+    BackendSpec("scripted-stt", "stt", "engines.stt.scripted:ScriptedStt"),
+    BackendSpec("scripted-llm", "llm", "engines.llm.scripted:ScriptedLlm"),
+    BackendSpec("scripted-tts", "tts", "engines.tts.scripted:ScriptedTts"),
+)
+
+_CPU_STT = ("faster-whisper-base",)
+_CPU_LLM = ("smollm2-ctranslate2",)
+_CPU_TTS = ("piper-joe",)
+
+
+def _preset(name: str, stt: tuple[str, ...], llm: tuple[str, ...], tts: tuple[str, ...]) -> PresetSpec:
+    return PresetSpec(name, "silero", "smart-turn", stt, llm, tts)
+
+
+ALL_PRESETS = (
+    _preset("embedded", ("faster-whisper-tiny.en",), _CPU_LLM, _CPU_TTS),
+    _preset("mlx-cpu", ("faster-whisper-tiny.en",), ("smollm2-mlx", *_CPU_LLM), _CPU_TTS),
+    _preset(
+        "mac",
+        ("mlx-whisper-large-v3-turbo", *_CPU_STT),
+        ("llama-3.2-3b-mlx", *_CPU_LLM),
+        ("mlx-kokoro", *_CPU_TTS),
+    ),
+    _preset(
+        "cuda",
+        ("faster-whisper-cuda-large-v3-turbo", *_CPU_STT),
+        ("llama-3.2-3b-bf16-mlx", *_CPU_LLM),
+        ("mlx-kokoro", *_CPU_TTS),
+    ),
+    _preset("cloud", ("openai-transcription",), ("openai-chat",), ("openai-speech",)),
+    PresetSpec("null", "energy", "scripted-turn", ("scripted-stt",), ("scripted-llm",), ("scripted-tts",)),
+)
