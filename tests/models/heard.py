@@ -19,22 +19,24 @@ MOST_MISHEARD = 0.25
 """Of the sounds said. Measured with Whisper tiny.en on 62 sentences of an agent, each spoken up to five times by
 Piper's "joe", wide and over a phone line: 0.6 % on average, 15 % at most (22 % once, on the phone). A sentence of
 which half is missing has over 40 %, another sentence over 39 %, usually 80 %."""
+SOUNDS_FORGIVEN = 2
+"""Of what is shorter than a sentence: less than this no ear can promise of a word or two."""
 
 _STRESS = frozenset("ˈˌː ")
 
 
-def share_misheard(said: str | None, heard: str | None, *, cut: bool = False) -> float:
-    """Edit distance in phonemes, as a share of those said; 1.0 if nothing was said or heard. ``cut``: only how
-    ``heard`` begins is compared, whatever follows. Blocks when first called."""
+def was_heard(said: str | None, heard: str | None, *, cut: bool = False) -> bool:
+    """Whether ``heard`` sounds like ``said``, which was something. ``cut``: whether it begins like it, whatever
+    follows; then ``said`` may be nothing. Blocks when first called."""
     a, b = _sounds(said or ""), _sounds(heard or "")
     if not a or not b:
-        return 1.0
+        return cut and not a
     row = list(range(len(b) + 1))
     for i, sound in enumerate(a, 1):
         above, row = row, [i]
         for j, other in enumerate(b, 1):
             row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (sound != other)))
-    return (min(row) if cut else row[-1]) / len(a)
+    return (min(row) if cut else row[-1]) <= max(SOUNDS_FORGIVEN, MOST_MISHEARD * len(a))
 
 
 def _sounds(text: str) -> list[str]:
