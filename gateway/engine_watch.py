@@ -16,15 +16,15 @@ _log = structlog.get_logger(__name__)
 
 async def watch_engines(health: Callable[[], EngineHealth], on_load: Callable[[Overload], None]) -> None:
     """Runs until cancelled. ``on_load`` is called when the level of overload has changed."""
-    reason, level = "", Overload.NONE
+    healthy, level = True, Overload.NONE
     while True:
         now = health()
-        if now.reason != reason:
-            if now.healthy:
+        if now.healthy is not healthy:
+            healthy = now.healthy
+            if healthy:
                 _log.info("engines are well again")
             else:
                 _log.error("engines are not well", reason=now.reason, takes_calls=now.takes_calls)
-            reason = now.reason
         if now.overload is not level:
             level = now.overload
             _log.warning("the engines' load has changed", overload=level.name.lower())

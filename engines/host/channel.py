@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -97,8 +97,7 @@ class Channel(asyncio.Protocol):
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
         transport.set_write_buffer_limits(high=KERNEL_AHEAD_BYTES)
         transport.write(hello_frame(os.getpid()))
 

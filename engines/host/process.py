@@ -78,7 +78,7 @@ class HostProcess:
                 )
             except OSError as error:
                 ours.close()
-                raise EngineError("host_failed", f"the {spec.name} host cannot be run: {python}: {error}") from None
+                raise EngineError("host_failed", f"{python}: {error}") from None
         ours.setblocking(False)
         return cls(process, ours)
 
@@ -99,7 +99,7 @@ class HostProcess:
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
-        return "killed: it did not end by itself" if killed else _said(self._process.returncode)
+        return "was killed, as it did not end by itself" if killed else _said(self._process.returncode)
 
     @property
     def exit_code(self) -> int | None:

@@ -199,15 +199,21 @@ class Host:
             loop = asyncio.get_running_loop()
             self._lost = lost = loop.create_future()
             up_at = loop.time()
+            failed = "host_failed"
             try:
                 await self._connect(lost)
+                failed = HOST_LOST
                 for engine in list(self._engines.values()):
                     self._send_load(engine)
                 why = await self._watch(lost)
             except EngineError as error:
                 why = str(error)
-                self._fail_loads(error)
+            except Exception as error:  # noqa: BLE001 (whatever it is, a host that is not supervised would be for ever down)
+                _log.exception("the supervision of an engine host failed", host=self.spec.name)
+                why = repr(error)
             await self._went_down(why)
+            doing = "could not be started" if failed == "host_failed" else "was lost while it loaded"
+            self._fail_loads(EngineError(failed, f"the {self.spec.name} host {doing}: {self._why_down}"))
             if self._closing.is_set():
                 return
             if not self._engines:
@@ -237,11 +243,11 @@ class Host:
         for task in first:
             task.cancel()
         if not channel.greeted.is_set():
-            why = lost.result() if lost.done() else f"it did not greet in {self._times.greet_s:g} s"
-            process.kill()
-            channel.abort()
-            await channel.closed.wait()
-            raise EngineError("host_failed", f"the {self.spec.name} host could not be started: {why}")
+            if not lost.done():
+                process.kill()
+                channel.abort(TimeoutError(f"it did not greet in {self._times.greet_s:g} s"))
+                await channel.closed.wait()
+            raise EngineError("host_failed", lost.result())
         self._channel = channel
         self._silent = self._stuck = 0
         _log.info("engine host started", host=self.spec.name, pid=process.pid)
@@ -280,8 +286,6 @@ class Host:
             self._lost.set_result(why)
         message = f"the {self.spec.name} host was lost while it worked on this"
         self.jobs.fail_all(HOST_LOST, message)
-        message = f"the {self.spec.name} host was lost while it loaded: {self._why_down}"
-        self._fail_loads(EngineError(HOST_LOST, message))
         for future in self._unloading.values():
             _settle(future)
 
