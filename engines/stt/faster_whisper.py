@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from engines.lane import CpuLane
 from engines.stt.clip_lane import ClipLane
 from engines.stt.plausible import audible, verdict
 from engines.stt.utterance import Utterance
-from engines.stt.whisper_decoder import FINAL, PARTIAL, RETRY, DecodeOptions, Hypothesis, WhisperDecoder
+from engines.stt.whisper_decoder import FINAL, PARTIAL, RETRY, DecodeOptions, Device, Hypothesis, WhisperDecoder
 from streaming.jobs import OpenTranscription, Transcript
 
 
@@ -34,17 +35,30 @@ class ClipDecoder(Protocol):
 
 
 class FasterWhisper:
-    """A :class:`engines.api.SpeechToText`. All decoding runs on ``lane``, one core a job.
+    """A :class:`engines.api.SpeechToText`. All decoding runs on ``lane``, one core a job; with CUDA, clips of jobs that
+    run at once are one batch. ``device`` and what follows are :class:`WhisperDecoder`'s.
 
     ``load(model_dir, threads)`` makes the decoder, ``threads`` being how many may call it at once.
     """
 
     def __init__(
-        self, model_dir: Path, lane: CpuLane, *, load: Callable[[Path, int], ClipDecoder] = WhisperDecoder
+        self,
+        model_dir: Path,
+        lane: CpuLane,
+        *,
+        device: Device = "cpu",
+        compute_type: str = "",
+        full_window: bool | None = None,
+        batch: int = 8,
+        load: Callable[[Path, int], ClipDecoder] | None = None,
     ) -> None:
+        if device not in ("auto", "cpu", "cuda") or batch < 1:
+            raise EngineError("bad_options", "device is auto, cpu or cuda; batch 1 or more")
         self._model_dir = model_dir
         self._lane = lane
-        self._load = load
+        self._load: Callable[[Path, int], ClipDecoder] = load or partial(
+            WhisperDecoder, device=device, compute_type=compute_type, full_window=full_window, batch=batch
+        )
         self._decoder: ClipDecoder | None = None
         self._workplace: ClipLane | None = None
         self._in_flight = InFlight()

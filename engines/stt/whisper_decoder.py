@@ -8,13 +8,16 @@ repetition penalty, which makes it fit only for words that will be replaced.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from engines.api import EngineError, Pcm16
+from engines.stt.whisper_batch import Batcher
 from streaming.jobs import INPUT_RATE_HZ
 
 FRAME_SAMPLES = 160
@@ -55,6 +58,23 @@ PARTIAL = DecodeOptions(PARTIAL_PAD_FRAMES, REPETITION_PENALTY)
 RETRY = DecodeOptions(FULL_WINDOW_FRAMES, 1.1)
 """For a hypothesis that loops: the window Whisper was trained on."""
 
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Clips of one shape can be decoded as one batch."""
+
+    frames: int
+    repetition_penalty: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Clip:
+    mel: npt.NDArray[np.float32]
+    prompt: list[int]
+    max_tokens: int
+
 
 def max_tokens(samples: int) -> int:
     """More than anyone can say in a clip of that length: where a decoder that has lost its place is stopped."""
@@ -64,22 +84,47 @@ def max_tokens(samples: int) -> int:
 class WhisperDecoder:
     """Holds the weights. Up to ``workers`` threads may call :meth:`decode` at once, each computing on one core.
 
-    Raises :class:`EngineError` (``bad_weights``) when ``model_dir`` holds no CTranslate2 Whisper model.
+    ``device`` "auto" is CUDA where there is a GPU, else the CPU. ``compute_type`` is CTranslate2's; by default int8 on
+    the CPU and float16 on CUDA. With ``full_window`` (by default on CUDA, where padding costs little) all clips take
+    the 30 s window that Whisper knows best, so that clips of several threads can be one batch of up to ``batch``.
+
+    Raises :class:`EngineError` (``bad_weights``) when ``model_dir`` holds no CTranslate2 Whisper model, and
+    ``no_cuda`` when CUDA was asked for and there is none.
     """
 
-    def __init__(self, model_dir: Path, workers: int) -> None:
+    def __init__(
+        self,
+        model_dir: Path,
+        workers: int,
+        *,
+        device: Device = "cpu",
+        compute_type: str = "",
+        full_window: bool | None = None,
+        batch: int = 8,
+    ) -> None:
         import ctranslate2
         from faster_whisper.feature_extractor import FeatureExtractor
         from tokenizers import Tokenizer
 
+        gpus = ctranslate2.get_cuda_device_count() if device != "cpu" else 0
+        if device == "cuda" and not gpus:
+            raise EngineError("no_cuda", "there is no CUDA GPU, or CTranslate2 can't use it")
+        on_gpu = gpus > 0
         try:
             self._tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
             self._model: Any = ctranslate2.models.Whisper(
-                str(model_dir), device="cpu", compute_type="int8", inter_threads=workers, intra_threads=1
+                str(model_dir),
+                device="cuda" if on_gpu else "cpu",
+                compute_type=compute_type or ("float16" if on_gpu else "int8"),
+                inter_threads=1 if on_gpu else workers,
+                intra_threads=1,
             )
         except Exception as error:  # the extensions raise bare types
             raise EngineError("bad_weights", f"{model_dir} holds no Whisper model: {error}") from error
-        self._features: Any = FeatureExtractor()
+        self._full_window = on_gpu if full_window is None else full_window
+        # On the CPU each thread runs the model itself: a batch is no faster there.
+        self._batched = Batcher(self._generate, batch) if on_gpu and batch > 1 else None
+        self._features: Any = FeatureExtractor(feature_size=self._model.n_mels)
         self._storage = ctranslate2.StorageView
         self._multilingual: bool = self._model.is_multilingual
         self._first_special = self._id("<|endoftext|>")
@@ -89,21 +134,29 @@ class WhisperDecoder:
         if pcm.size < MIN_SAMPLES:
             return Hypothesis("", 1.0, 0.0)
         mel = self._features(pcm.astype(np.float32) / 32768.0)
-        window = min(FULL_WINDOW_FRAMES, -(-(mel.shape[1] + options.pad_frames) // BUCKET_FRAMES) * BUCKET_FRAMES)
-        padded = np.zeros((1, mel.shape[0], window), dtype=np.float32)
+        pad_frames = FULL_WINDOW_FRAMES if self._full_window else options.pad_frames
+        window = min(FULL_WINDOW_FRAMES, -(-(mel.shape[1] + pad_frames) // BUCKET_FRAMES) * BUCKET_FRAMES)
+        padded = np.zeros((mel.shape[0], window), dtype=np.float32)
         used = min(mel.shape[1], window)
-        padded[0, :, :used] = mel[:, :used]
-        result = self._model.generate(
-            self._storage.from_array(padded),
-            [self._prompt(language)],
-            beam_size=1,
-            max_length=max_tokens(pcm.size),
-            repetition_penalty=options.repetition_penalty,
-            return_scores=True,
-            return_no_speech_prob=True,
-        )[0]
+        padded[:, :used] = mel[:, :used]
+        seconds = pcm.size / INPUT_RATE_HZ
+        clip = _Clip(padded, self._prompt(language), _MIN_TOKENS + int(seconds * _TOKENS_PER_SECOND))
+        shape = _Shape(window, options.repetition_penalty)
+        result = self._batched(shape, clip) if self._batched is not None else self._generate(shape, [clip])[0]
         ids = [token for token in result.sequences_ids[0] if token < self._first_special]
         return Hypothesis(self._tokenizer.decode(ids).strip(), float(result.no_speech_prob), float(result.scores[0]))
+
+    def _generate(self, shape: _Shape, clips: Sequence[_Clip]) -> Sequence[Any]:
+        results: Sequence[Any] = self._model.generate(
+            self._storage.from_array(np.stack([clip.mel for clip in clips])),
+            [clip.prompt for clip in clips],
+            beam_size=1,
+            max_length=max(clip.max_tokens for clip in clips),
+            repetition_penalty=shape.repetition_penalty,
+            return_scores=True,
+            return_no_speech_prob=True,
+        )
+        return results
 
     def supports(self, language: str) -> bool:
         """Whether the model was trained on this ISO 639-1 language."""
