@@ -78,7 +78,7 @@ class Wire:
 
     async def until_closed(self) -> None:
         """By the client."""
-        while not self._writer.transport.is_closing():
+        while not self._writer.transport.is_closing():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -132,7 +132,7 @@ class Server:
 
 async def _gone(reader: asyncio.StreamReader) -> None:
     # A client that waits for its answer sends nothing: the end is all that can be seen here.
-    while not reader.at_eof() and reader.exception() is None:
+    while not reader.at_eof() and reader.exception() is None:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import email.parser
 import email.policy
+import itertools
 import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -37,7 +38,9 @@ def parts_of(seen: Seen) -> dict[str, bytes]:
     message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + seen.body)
     parts: dict[str, bytes] = {}
     for part in message.iter_parts():
-        parts[str(part.get_param("name", header="content-disposition"))] = part.get_payload(decode=True)
+        content = part.get_payload(decode=True)
+        assert isinstance(content, bytes)
+        parts[str(part.get_param("name", header="content-disposition"))] = content
     return parts
 
 
@@ -190,7 +193,7 @@ async def test_long_speech_is_committed_piece_by_piece() -> None:
         spans = [tuple(map(int, span.split("-"))) for span in text.split()]
         assert spans[0][0] == 0
         assert spans[-1][1] == 20 * SECOND
-        assert all(before[1] == after[0] for before, after in zip(spans, spans[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(spans))
         assert max(heard(seen).size for seen in server.seen) <= 4 * SECOND
         assert await utterance.final(2) == text
 
