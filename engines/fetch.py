@@ -21,7 +21,7 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Literal
 
 import msgspec
 import structlog
@@ -69,7 +69,6 @@ def ensure(name: str, progress: Progress | None = None) -> Path:
             ``model_checksum_mismatch`` when what came is not what the catalogue names.
     """
     model = catalogue.find(name)
-    folder = _models_folder() / f"{model.name}-{model.version}"
 
     def build(into: Path) -> None:
         _log.info("fetching model", model=model.name, bytes=model.download_bytes)
@@ -83,7 +82,7 @@ def ensure(name: str, progress: Progress | None = None) -> Path:
             case HubRevision():
                 _from_hub(model, model.source, into, report)
 
-    return _build_once(name, folder, _fingerprint(model.source), build)
+    return _build_once(name, _folder_of(model), _fingerprint(model.source), build)
 
 
 def derived(name: str, build: Callable[[Path], None]) -> Path:
@@ -94,7 +93,18 @@ def derived(name: str, build: Callable[[Path], None]) -> Path:
     Raises:
         EngineError: what ``build`` raises as such; ``model_fetch_failed`` when the disk is full.
     """
-    return _build_once(name, _models_folder() / name, f"derived:{name}", build)
+    return _build_once(name, _models_folder() / name, _derived_fingerprint(name), build)
+
+
+def state(name: str) -> Literal["fetched", "partly", "missing"]:
+    """Whether a catalogue model is here. Raises :class:`EngineError` (``unknown_model``)."""
+    model = catalogue.find(name)
+    return _state(_folder_of(model), _fingerprint(model.source))
+
+
+def derived_state(name: str) -> Literal["fetched", "partly", "missing"]:
+    """Whether what :func:`derived` makes is here."""
+    return _state(_models_folder() / name, _derived_fingerprint(name))
 
 
 @contextlib.contextmanager
@@ -118,6 +128,22 @@ def console_progress() -> Iterator[Progress]:
 
 def _models_folder() -> Path:
     return cache_folder() / "models"
+
+
+def _folder_of(model: Model) -> Path:
+    return _models_folder() / f"{model.name}-{model.version}"
+
+
+def _state(folder: Path, source: str) -> Literal["fetched", "partly", "missing"]:
+    if _is_complete(folder, source):
+        return "fetched"
+    # A work folder is there while it is being fetched, or after a process was killed doing so.
+    begun = folder.exists() or any(folder.parent.glob(_work_prefix(folder) + "*"))
+    return "partly" if begun else "missing"
+
+
+def _derived_fingerprint(name: str) -> str:
+    return f"derived:{name}"
 
 
 def _no_progress(name: str, done_bytes: int, total_bytes: int) -> None:

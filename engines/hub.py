@@ -140,6 +140,8 @@ def _bar(report: Report) -> Any:
     from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
     class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+        monitor_interval = 0  # no thread of its own
+
         def __init__(self, *args: Any, **named: Any) -> None:
             named.pop("name", None)
             super().__init__(*args, **{**named, "disable": True})

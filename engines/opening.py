@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from engines import fetch, hub
+from engines import fetch
 from engines.api import HEALTHY, Engine, EngineError, EngineHealth, EngineSet, Place
 from engines.chain import Chain, Link
 from engines.fallback import FallbackLanguageModel, FallbackSpeechToText, FallbackTextToSpeech
@@ -28,18 +27,17 @@ from engines.memory import MemoryGuard, device_short, weights_mb
 from engines.registry import (
     KINDS,
     BackendSpec,
-    Derived,
     Folder,
     HubRepo,
     Kind,
     Lineup,
-    Weights,
     check_installed,
     find_lineup,
     load_reference,
     missing_extra,
     weights_name,
 )
+from engines.weights import fetch_in_thread
 
 if TYPE_CHECKING:
     from engines.executor.thread import MlxExecutor
@@ -278,55 +276,6 @@ async def open_preset(
     """:func:`open_engines` of a preset as it stands, in this process."""
     async with open_engines(find_lineup(name), cores=cores, progress=progress) as engines:
         yield engines
-
-
-def fetch_weights(specs: Iterable[BackendSpec], progress: fetch.Progress | None = None) -> dict[str, Path]:
-    """The folders of all weights some backends need, by name; fetches and converts what is not here. Blocks.
-
-    Raises:
-        EngineError: as :func:`engines.fetch.ensure`; ``model_not_found`` for a user's folder that is none.
-    """
-    return {weights_name(weights): _ensure(weights, progress) for spec in specs for weights in spec.weights}
-
-
-async def fetch_in_thread(specs: Iterable[BackendSpec], progress: fetch.Progress | None = None) -> dict[str, Path]:
-    """:func:`fetch_weights` off the loop. Cancelled, the download stops at its next report."""
-    stop = threading.Event()
-
-    def report(model: str, done_bytes: int, total_bytes: int) -> None:
-        if stop.is_set():
-            raise fetch.CancelledFetchError
-        if progress is not None:
-            progress(model, done_bytes, total_bytes)
-
-    try:
-        return await asyncio.to_thread(fetch_weights, list(specs), report)
-    finally:
-        stop.set()
-
-
-def _ensure(weights: Weights, progress: fetch.Progress | None) -> Path:
-    match weights:
-        case str():
-            return fetch.ensure(weights, progress)
-        case Derived():
-            return _derive(weights, progress)
-        case HubRepo():
-            return hub.ensure_repo(weights.repo, weights.revision, progress)
-        case Folder():
-            if not weights.path.is_dir():
-                raise EngineError("model_not_found", f"there is no model folder {weights.path}")
-            return weights.path
-
-
-def _derive(weights: Derived, progress: fetch.Progress | None) -> Path:
-    def convert(into: Path) -> None:
-        recipe = load_reference(weights.recipe)
-        source = fetch.ensure(weights.source, progress)
-        _log.info("converting model", model=weights.name)
-        recipe(source, into)
-
-    return fetch.derived(weights.name, convert)
 
 
 async def _start_all(starts: Iterable[Callable[[], Awaitable[None]]]) -> None:

@@ -15,8 +15,8 @@ from engines import fetch, registry
 from engines.api import Engine, EngineError, EngineHealth, EngineSet
 from engines.lane import CpuLane, LaneFull
 from engines.memory import MemoryGuard, Reading
-from engines.opening import InProcess, fetch_weights, open_engines, open_preset
-from engines.registry import KINDS, BackendSpec, Derived, Folder, PresetSpec
+from engines.opening import InProcess, open_engines, open_preset
+from engines.registry import KINDS, BackendSpec, Folder, PresetSpec
 from streaming.jobs import Generate, Generation, GenerationFailed, Priority, Token
 
 happened: list[str] = []
@@ -58,10 +58,6 @@ class Llm(FakeEngine): ...
 
 
 class Tts(FakeEngine): ...
-
-
-def recipe(source: Path, into: Path) -> None:
-    (into / "converted").write_text(source.name)
 
 
 HERE = __name__
@@ -235,28 +231,6 @@ def test_another_platform_is_refused(fakes: dict[str, BackendSpec]) -> None:
     with pytest.raises(EngineError) as caught:
         registry.check_installed(fakes["fake-llm"])
     assert caught.value.code == "unsupported_platform"
-
-
-def test_weights_are_fetched_and_converted_once(
-    fakes: dict[str, BackendSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OFFHOOK_CACHE", str(tmp_path))
-    fetched: list[str] = []
-
-    def ensure(name: str, progress: object) -> Path:
-        fetched.append(name)
-        return tmp_path / name
-
-    monkeypatch.setattr(fetch, "ensure", ensure)
-    change(fakes, "vad", weights=("silero-vad",))
-    change(fakes, "llm", weights=(Derived("made-1", "smollm2-gguf", f"{HERE}:recipe"),))
-    specs = registry.find_lineup("fake").first()
-    folders = fetch_weights(specs)
-    assert set(folders) == {"silero-vad", "made-1"}
-    assert (folders["made-1"] / "converted").read_text() == "smollm2-gguf"
-    assert fetch_weights(specs) == folders
-    # The source of a converted model is not needed, and not fetched, once the conversion is there.
-    assert fetched == ["silero-vad", "smollm2-gguf", "silero-vad"]
 
 
 async def test_cancelling_the_opening_stops_the_download(
