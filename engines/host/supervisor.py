@@ -278,7 +278,8 @@ class Host:
 
     def _on_lost(self, error: Exception | None) -> None:
         """The socket is closed. Jobs end now, not when the process was reaped."""
-        why = str(error) if error is not None else ""
+        # That the peer is gone is no reason: how its process ended is.
+        why = str(error) if error is not None and not isinstance(error, ConnectionResetError | BrokenPipeError) else ""
         self._channel = None
         self._ready.clear()
         self._why_down = why or "it ended"

@@ -1,0 +1,93 @@
+"""Live calls while a host is killed: real sockets, real host processes, scripted engines in them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+
+import pytest
+
+from engines.api import EngineHealth, EngineSet
+from engines.turn.scripted import ScriptedTurn
+from engines.vad.scripted import EnergyVad
+from gateway.settings import AgentSettings, Settings
+from loadtest.command import CallOptions, Say, place_call
+from loadtest.report import CallReport
+from loadtest.script import Patience
+from tests.engines.host.rig import hosts, spec, the_host
+from tests.serving import Served, eventually, served
+
+pytestmark = pytest.mark.e2e
+
+ASKED = "How much does it cost?"
+STORY = " ".join(f"word{number}" for number in range(25))
+APOLOGY = "Sorry, that went wrong. Please say it again."
+SETTINGS = Settings(
+    preset="null",
+    max_calls=4,
+    agents={"anna": AgentSettings(greeting="", apology=APOLOGY, silence_ms=300)},
+)
+PATIENCE = Patience(greeting_ms=500, answer_ms=8_000, pause_ms=300)
+
+
+async def call(here: Served, *lines: str) -> CallReport:
+    said = tuple(Say(line) for line in lines)
+    return await place_call(CallOptions(here.ws, said, agent="anna", patience=PATIENCE))
+
+
+@pytest.mark.parametrize("victim", ["mlx", "cpu"])
+async def test_killed_in_mid_reply_both_callers_hear_an_answer_or_an_apology_and_it_is_back(victim: str) -> None:
+    async with hosts() as place:
+        stt = place.engine(spec("stt", "cpu", lines=[STORY, ASKED, ASKED]), [])
+        tts = place.engine(spec("tts", "cpu", word_ms=100, realtime_factor=0.5), [])
+        llm = place.engine(spec("llm", "mlx", token_delay_s=0.05), [])
+        await asyncio.gather(stt.start(), tts.start(), llm.start())
+        engines = EngineSet(EnergyVad(), ScriptedTurn(), stt, llm, tts, place.health)
+        async with served(engines, SETTINGS) as here:
+            calls = [asyncio.create_task(call(here, ASKED, ASKED, ASKED)) for _ in range(2)]
+            board = here.gateway.switchboard
+            await eventually(lambda: [record.phase for record in board.calls()] == ["speaking"] * 2)
+            pid = the_host(place, victim).pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await eventually(lambda: not place.health().healthy)
+            assert board.live == 2
+            reports = await asyncio.gather(*calls)
+            assert place.health().healthy
+            assert the_host(place, victim).restarts == 1
+            assert [record.cause for record in here.gateway.recent] == ["caller_hung_up"] * 2
+    for report in reports:
+        assert report.answered
+        assert report.end_cause == "hangup"
+        said = [turn.agent_transcript or "" for turn in report.turns]
+        assert len(said) == 3
+        assert all(text for text in said), said
+        assert said[0].endswith(APOLOGY) or said[1].startswith((APOLOGY, "You said")), said
+        assert said[2].startswith("You said: "), said
+
+
+async def test_while_nothing_stands_in_new_callers_are_told_at_once() -> None:
+    async with hosts() as place:
+        stt, tts = place.engine(spec("stt"), []), place.engine(spec("tts"), [])
+        llm = place.engine(spec("llm"), [])
+        await asyncio.gather(stt.start(), tts.start(), llm.start())
+
+        def health() -> EngineHealth:
+            return dataclasses.replace(place.health(), takes_calls=llm.available)
+
+        engines = EngineSet(EnergyVad(), ScriptedTurn(), stt, llm, tts, health)
+        async with served(engines, SETTINGS) as here:
+            host = the_host(place)
+            host._backoff._first_s = host._backoff._next_s = 2.0
+            assert host.pid is not None
+            os.kill(host.pid, signal.SIGKILL)
+            await eventually(lambda: not llm.available)
+            report = await call(here, ASKED)
+            assert (report.answered, report.end_cause) == (False, "busy")
+            told = here.gateway.metrics.exposition().decode()
+            assert 'offhook_calls_refused_total{reason="engines_down"} 1.0' in told
+            await eventually(lambda: llm.available)
+            assert (await call(here, ASKED)).answered
+            here.faults.clear()  # uvicorn logs an error of every denial
