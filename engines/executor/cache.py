@@ -62,6 +62,11 @@ class ClearCacheGuard:
         if self._pending_since is None:
             self._pending_since = self._clock()
 
+    def demand(self) -> None:
+        """Memory is short: a request that is old already, so that new streams wait from now on."""
+        self.requests += 1
+        self._pending_since = self._clock() - self._hold_after_s
+
     @property
     def pending(self) -> bool:
         return self._pending_since is not None
@@ -99,12 +104,14 @@ class LayerCache(Protocol):
     def trim(self, n: int) -> int: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class KeptCache:
-    """A KV cache at rest. ``tokens`` are the ids whose keys and values are in ``layers``, in order."""
+    """A KV cache at rest. ``tokens`` are the ids whose keys and values are in ``layers``, in order. ``lost``: what it
+    held is gone (a batch failed), so it is good for nothing."""
 
     tokens: list[int]
     layers: LayerCaches
+    lost: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -113,6 +120,8 @@ class KeptCache:
     def cut_to(self, length: int) -> bool:
         """Rewind to the first ``length`` tokens. False when the model's cache can't be rewound: it is useless then."""
         surplus = len(self.tokens) - length
+        if self.lost:
+            return False
         if surplus == 0:
             return True
         if not all(layer.is_trimmable() for layer in self.layers):
@@ -157,7 +166,7 @@ class KeptCaches:
     def shared(self, call: str, prompt: Sequence[int]) -> int:
         """How many of the prompt's first tokens the call's cache holds."""
         kept = self._kept.get(call)
-        return common_prefix(kept.tokens, prompt) if kept is not None else 0
+        return common_prefix(kept.tokens, prompt) if kept is not None and not kept.lost else 0
 
     def take(self, call: str, prompt: Sequence[int]) -> KeptCache | None:
         """The call's cache, cut to what it shares with the prompt but for the last token, which has to be computed
@@ -176,11 +185,18 @@ class KeptCaches:
         self._kept[call] = cache
         self._nbytes += cache.nbytes
         while self._kept and (len(self._kept) > self._max_calls or self._nbytes > self._max_bytes):
-            self._pop(next(iter(self._kept)))
-            self.evicted += 1
+            self.shed()
 
     def forget(self, call: str) -> None:
         self._pop(call)
+
+    def shed(self) -> bool:
+        """Drop the least recently used to make room. False when there is none."""
+        if not self._kept:
+            return False
+        self._pop(next(iter(self._kept)))
+        self.evicted += 1
+        return True
 
     def clear(self) -> None:
         self._kept.clear()
@@ -191,3 +207,52 @@ class KeptCaches:
         if kept is not None:
             self._nbytes -= kept.nbytes
         return kept
+
+
+class SharedPrefixes:
+    """KV caches of the beginnings that calls have in common: an agent's system message. Least recently used dropped
+    first. What is handed in must be made of the agent's words alone; it is looked up by exactly its tokens."""
+
+    def __init__(self, max_bytes: int, max_entries: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_entries = max_entries
+        self._entries: OrderedDict[tuple[int, ...], KeptCache] = OrderedDict()
+        self._nbytes = 0
+        self.hits = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def get(self, prefix: Sequence[int]) -> KeptCache | None:
+        """The cache of exactly these tokens. It stays here: copy it."""
+        key = tuple(prefix)
+        found = self._entries.get(key)
+        if found is not None:
+            self._entries.move_to_end(key)
+            self.hits += 1
+        return found
+
+    def put(self, cache: KeptCache) -> None:
+        key = tuple(cache.tokens)
+        if not key or key in self._entries:
+            return
+        self._entries[key] = cache
+        self._nbytes += cache.nbytes
+        while self._entries and (len(self._entries) > self._max_entries or self._nbytes > self._max_bytes):
+            self.shed()
+
+    def shed(self) -> bool:
+        """Drop the least recently used to make room. False when there is none."""
+        if not self._entries:
+            return False
+        _, dropped = self._entries.popitem(last=False)
+        self._nbytes -= dropped.nbytes
+        return True
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._nbytes = 0

@@ -12,23 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import gc
-import os
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from engines.api import EngineError
+from engines.executor import device
 from engines.executor.cache import ClearCacheGuard
 from engines.executor.policy import Agenda, Choice, Key, Kind
+from engines.executor.pulse import Pulse
+from engines.executor.workload import (
+    EVICTED,
+    ExecutorUnavailableError,
+    Snapshot,
+    Workload,
+    WrongThreadError,
+)
 from streaming.jobs import Priority
+
+__all__ = ["ExecutorUnavailableError", "MlxExecutor", "Workload", "WrongThreadError"]
 
 T = TypeVar("T")
 Deliver = Callable[[], None]
@@ -36,46 +43,10 @@ Deliver = Callable[[], None]
 _OWNER = "executor"
 _RUN = Kind(_OWNER, "run")
 _IDLE_BEAT_S = 0.5
-_RANDOM_SEED = 0
+_SAMPLE_EVERY_S = 0.25
 
 _log = structlog.get_logger(__name__)
 _one_at_a_time = threading.Lock()
-
-
-class ExecutorUnavailableError(Exception):
-    """The executor takes no work. ``code``: ``executor_dead``, ``executor_closed`` or ``overloaded``."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class WrongThreadError(RuntimeError):
-    """Code that touches MLX was called on another thread: a defect."""
-
-
-class Workload(Protocol):
-    """The thread-side half of an engine. Everything is called on the executor's thread."""
-
-    @property
-    def name(self) -> str:
-        """The ``owner`` of its jobs on the agenda."""
-
-    @property
-    def open_streams(self) -> int:
-        """How many decoders hold state between evals now."""
-
-    def settle(self) -> None:
-        """The inbox was drained: act on cancels together."""
-
-    def quantum(self, choice: Choice) -> None:
-        """Do one bounded burst of work."""
-
-    def abandon(self, choice: Choice, message: str) -> None:
-        """:meth:`quantum` raised: fail the jobs it served and be ready for others."""
-
-    def close(self) -> None:
-        """Drop every row, cache and weight."""
 
 
 class MlxExecutor:
@@ -84,14 +55,13 @@ class MlxExecutor:
     def __init__(
         self,
         *,
-        cache_limit_bytes: int = 512 * 2**20,
+        cache_limit_bytes: int | None = None,
         inbox_limit: int = 256,
         stalled_after_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache_limit_bytes = cache_limit_bytes
         self._inbox_limit = inbox_limit
-        self._stalled_after_s = stalled_after_s
         self._clock = clock
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -103,35 +73,57 @@ class MlxExecutor:
         self._runs: dict[int, asyncio.Future[Any]] = {}
         self._run_ids = 0
         self._death_listeners: list[Callable[[str, str], None]] = []
-        self._last_beat = clock()
+        self._deliveries_failed = 0
         # Thread side from here on.
         self.agenda = Agenda()
+        self._pulse = Pulse(clock(), stalled_after_s)
         self._outbox: list[Deliver] = []
         self._workloads: dict[str, Workload] = {}
         self._functions: dict[Key, Callable[[], None]] = {}
         self._guard: ClearCacheGuard | None = None
+        self._snapshot = Snapshot()
+        self._sampled = clock()
 
     # --- the event loop's side --------------------------------------------------------------------------------
 
     @property
     def last_beat(self) -> float:
         """When the thread last stood between two quanta, on the executor's clock."""
-        return self._last_beat
+        return self._pulse.last_beat
 
     @property
     def healthy(self) -> bool:
         """The thread lives and its quantum in flight is not stuck."""
-        alive = self._thread is not None and self._thread.is_alive() and self._ended is None
-        return alive and not self._closing and self._clock() - self._last_beat < self._stalled_after_s
+        return not self.trouble
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not healthy, for a person; empty when it is. A quantum at four times its learned bound is a
+        reason, and ceases to be one when it ends."""
+        if self._ended is not None:
+            return f"the executor died: {self._ended[1]}"
+        if self._closing or self._thread is None or not self._thread.is_alive():
+            return "the executor is not running"
+        return self._pulse.trouble(self._clock())
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
 
     @property
     def clear_cache_requests(self) -> int:
-        """How often a library asked for ``mx.clear_cache()``; see :class:`ClearCacheGuard`."""
+        """How often ``mx.clear_cache()`` was asked for; see :class:`ClearCacheGuard`."""
         return self._guard.requests if self._guard is not None else 0
 
     @property
     def clear_cache_served(self) -> int:
         return self._guard.served if self._guard is not None else 0
+
+    def ask_clear(self) -> None:
+        """The memory guard's: give MLX's buffer cache back as soon as no stream is open, and open none until then
+        (for a bounded time). Nothing happens where no thread runs."""
+        with contextlib.suppress(ExecutorUnavailableError):
+            self.post(lambda: self._guard.demand() if self._guard is not None else None, control=True)
 
     async def start(self) -> None:
         """Start the thread and import MLX on it. Again: wait for the first start. Raises :class:`EngineError`
@@ -194,7 +186,7 @@ class MlxExecutor:
         self._death_listeners.append(listener)
 
     def off_death(self, listener: Callable[[str, str], None]) -> None:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # it never listened
             self._death_listeners.remove(listener)
 
     # --- for code on the thread -------------------------------------------------------------------------------
@@ -246,39 +238,30 @@ class MlxExecutor:
             self._flush()
 
     def _prepare(self) -> None:
-        blas = _preload_openblas()
-        import mlx.core as mx
-
-        metal = mx.metal.is_available()
-        mx.set_cache_limit(self._cache_limit_bytes)
-        working_set = mx.device_info().get("max_recommended_working_set_size") if metal else None
-        if working_set is not None:
-            mx.set_wired_limit(int(working_set))
-        mx.random.seed(_RANDOM_SEED)  # the state left by an earlier thread would be a lazy array of that thread
-        if mx.default_device() == mx.cpu and blas is None and sys.platform == "linux":
-            _log.warning("openblas not found: matrix products on the CPU are 10 to 30 times slower without it")
-        self._guard = ClearCacheGuard(mx, self._drain_streams, self._clock)
+        mx = device.prepare(self._cache_limit_bytes)
+        self._guard = ClearCacheGuard(mx, device.drain_streams, self._clock)
         self._guard.install()
-        _log.info("mlx executor started", device=str(mx.default_device()), blas=blas)
 
     def _serve(self) -> None:
         guard = self._guard
         assert guard is not None
         choice: Choice | None = None
         while True:
-            self._last_beat = self._clock()
+            self._pulse.beat(self._clock())
             acts = self._take_inbox(wait=choice is None)
             if acts is None:
                 return
             for act in acts:
-                with _logged("an inbox item failed"):
+                with device.logged("an inbox item failed"):
                     act()
             for workload in self._workloads.values():
                 workload.settle()
-            guard.serve(sum(workload.open_streams for workload in self._workloads.values()))
+            self._tell_evicted()
+            guard.serve(self._open_streams())
+            self._sample()
             choice = self.agenda.choose(self._clock(), hold_streams=guard.holding)
             if choice is not None:
-                self._quantum(choice)
+                self._timed(choice)
             self._flush()
 
     def _take_inbox(self, *, wait: bool) -> list[Callable[[], None]] | None:
@@ -293,6 +276,15 @@ class MlxExecutor:
             self._inbox.clear()
             return acts
 
+    def _timed(self, choice: Choice) -> None:
+        self._pulse.begin(choice.kind.name, self.agenda.costs.bound(choice.kind), self._clock())
+        try:
+            self._quantum(choice)
+        finally:
+            seconds = self._pulse.end(self._clock())
+        if choice.owner != _OWNER:  # a function's time says nothing about the next one's
+            self.agenda.observe(choice, seconds)
+
     def _quantum(self, choice: Choice) -> None:
         if choice.owner == _OWNER:
             self.agenda.drop(choice.keys[0])
@@ -304,6 +296,29 @@ class MlxExecutor:
         except Exception as error:  # noqa: BLE001 (a model's defect must not end the thread)
             _log.exception("a quantum failed", owner=choice.owner, step=choice.kind.name, jobs=len(choice.keys))
             workload.abandon(choice, f"{type(error).__name__}: {error}")
+
+    def _tell_evicted(self) -> None:
+        for key, kind in self.agenda.take_evicted():
+            if kind.owner == _OWNER:
+                del self._functions[key]
+                refused = ExecutorUnavailableError(EVICTED, "more urgent work came")
+                self.emit(partial(self._settle_run, key.epoch, None, refused))
+            elif (workload := self._workloads.get(kind.owner)) is not None:
+                workload.abandon(Choice(kind, (key,)), EVICTED)
+
+    def _open_streams(self) -> int:
+        return sum(workload.open_streams for workload in self._workloads.values())
+
+    def _sample(self) -> None:
+        now = self._clock()
+        if now - self._sampled < _SAMPLE_EVERY_S:
+            return
+        guard = self._guard
+        assert guard is not None
+        self._sampled = now
+        self._snapshot = Snapshot.of(
+            self.agenda, self._workloads.values(), self._pulse, guard, self._deliveries_failed, now
+        )
 
     def _accept_run(self, run_id: int, function: Callable[[], Any], priority: Priority) -> None:
         key = Key(_OWNER, "", run_id)
@@ -319,37 +334,16 @@ class MlxExecutor:
             # The traceback's frames would carry arrays off the thread.
             failure = error.with_traceback(None)
             failure.__context__ = failure.__cause__ = None
-        self.emit(lambda: self._settle_future(self._runs.get(run_id), result, failure))
-
-    def _drain_streams(self) -> None:
-        import mlx.core as mx
-
-        generate = sys.modules.get("mlx_lm.generate")
-        if generate is not None:
-            mx.synchronize(generate.generation_stream)  # bare synchronize() drains only the default stream
-        mx.synchronize()
+        self.emit(partial(self._settle_run, run_id, result, failure))
 
     def _shut_down(self) -> None:
-        """The last job on the thread. In this order, or the process aborts or hangs at exit."""
         for workload in self._workloads.values():
-            with _logged("a workload failed to close"):
+            with device.logged("a workload failed to close"):
                 workload.close()
         self._workloads.clear()
         self._functions.clear()
         self.agenda = Agenda()
-        mx = sys.modules.get("mlx.core")
-        if mx is None:
-            return
-        with _logged("mlx did not shut down cleanly"):
-            self._drain_streams()
-            gc.collect()
-            mx.eval(mx.random.state)
-            mx.synchronize()
-            if self._guard is not None:
-                self._guard.uninstall()
-            mx.clear_cache()
-        with _logged("mlx streams were not cleared"):
-            mx.clear_streams()
+        device.release(self._guard)
 
     def _flush(self) -> None:
         """One wake-up of the loop for everything a quantum brought."""
@@ -358,17 +352,28 @@ class MlxExecutor:
         batch, self._outbox = self._outbox, []
         assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(_deliver_all, batch)
+            self._loop.call_soon_threadsafe(self._deliver_all, batch)
         except RuntimeError:  # the loop is closed: nobody is left to answer
             with self._wake:
                 self._closing = True
 
     # --- back on the loop -------------------------------------------------------------------------------------
 
+    def _deliver_all(self, batch: list[Deliver]) -> None:
+        for deliver in batch:
+            try:
+                deliver()
+            except Exception:  # noqa: BLE001 (one call's exception never reaches another's)
+                self._deliveries_failed += 1
+                _log.exception("a delivery failed")
+
     def _announce_death(self, code: str, message: str) -> None:
         self._fail_runs(code, message)
         for listener in list(self._death_listeners):
             listener(code, message)
+
+    def _settle_run(self, run_id: int, result: Any, error: Exception | None) -> None:
+        self._settle_future(self._runs.get(run_id), result, error)
 
     def _fail_runs(self, code: str, message: str) -> None:
         for future in list(self._runs.values()):
@@ -382,47 +387,3 @@ class MlxExecutor:
             future.set_result(result)
         else:
             future.set_exception(error)
-
-
-def _deliver_all(batch: list[Deliver]) -> None:
-    for deliver in batch:
-        try:
-            deliver()
-        except Exception:  # noqa: BLE001 (one call's exception never reaches another's)
-            _log.exception("a delivery failed")
-
-
-@contextlib.contextmanager
-def _logged(event: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception:  # noqa: BLE001 (the steps after it must still happen)
-        _log.exception(event)
-
-
-def _preload_openblas() -> str | None:
-    """Put OpenBLAS before the reference BLAS that the Linux wheel of MLX bundles; works only before MLX is loaded.
-
-    One thread: its spinning workers fight every other library's for the cores.
-    """
-    if sys.platform != "linux":
-        return None
-    if "mlx.core" in sys.modules:
-        return _preloaded[0] if _preloaded else None
-    name = "libopenblas.so.0"
-    before = os.environ.get("OPENBLAS_NUM_THREADS")
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when the library is loaded
-    try:
-        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        return None
-    finally:
-        if before is None:
-            del os.environ["OPENBLAS_NUM_THREADS"]
-        else:
-            os.environ["OPENBLAS_NUM_THREADS"] = before
-    _preloaded.append(name)
-    return name
-
-
-_preloaded: list[str] = []

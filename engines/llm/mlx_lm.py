@@ -35,9 +35,11 @@ class MlxLanguageModel:
         max_context_tokens: int = 2048,
         *,
         max_generations: int = 64,
-        prefill_chunk_tokens: int = 64,
-        max_kept_bytes: int = 2 * 2**30,
+        prefill_chunk_tokens: int = 512,
+        max_kv_bytes: int = 4 * 2**30,
         max_kept_calls: int = 256,
+        warm_s: float = 2.0,
+        speech_reserve_s: float = 0.15,
     ) -> None:
         self._model_dir = model_dir
         self._executor = executor
@@ -45,7 +47,15 @@ class MlxLanguageModel:
         self._live: dict[tuple[str, int], Callable[[Generation], None]] = {}
         self._rows = Rows(
             executor,
-            RowsLimits(max_context_tokens, prefill_chunk_tokens, max_kept_bytes, max_kept_calls),
+            RowsLimits(
+                max_context_tokens,
+                max_generations,
+                prefill_chunk_tokens,
+                max_kv_bytes,
+                max_kept_calls,
+                warm_s,
+                speech_reserve_s,
+            ),
             self._on_result,
         )
         executor.on_death(self._on_death)
@@ -96,7 +106,8 @@ class MlxLanguageModel:
             self._control(partial(self._rows.prioritize, call, epoch))
 
     def postpone(self, call: str, epoch: int, until: float) -> None:
-        """Nothing to gain: one decode step serves all rows, so a row that could wait holds up nobody."""
+        if (call, epoch) in self._live:
+            self._control(partial(self._rows.postpone, call, epoch, until))
 
     def cancel(self, call: str, epoch: int) -> None:
         if self._live.pop((call, epoch), None) is not None:

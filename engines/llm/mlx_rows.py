@@ -1,30 +1,35 @@
 """The generations of one mlx-lm model on the executor's thread.
 
-A row goes: START (template, tokenise, fit, find the cache, first chunk) -> PREFILL (next chunks; the last one joins the
-batch) -> DECODE (a token a step, with all other rows) -> gone, its cache kept for the call's next turn.
+A row goes: START (template, tokenise, fit, find the cache) -> PREFILL (chunks, several prompts together; who has one
+token left joins the batch) -> DECODE (a token a step, with all other rows) -> gone, its cache kept for the call's next
+turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from engines.executor.batch import Prompt, Stepped, TokenBatch
-from engines.executor.cache import KeptCache, KeptCaches, common_prefix
+from engines.executor.batch import Joining, Prompt, TokenBatch, open_batch
+from engines.executor.cache import KeptCache
 from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import MlxExecutor
+from engines.executor.workload import EVICTED
 from engines.llm.history import ContextTooLongError
-from engines.llm.prompt_fit import fit_history
+from engines.llm.mlx_contexts import Contexts
+from engines.llm.mlx_warm import warm
+from engines.llm.mlx_words import Words
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
-_INCOMPLETE = "\ufffd"
-_MAX_ROWS = 1 << 20
-_MAX_REMEMBERED_CUTS = 1024
+_CLAUSE_TOKENS = 12
+"""Tokens of a clause: how many steps a row needs until its deadline is met."""
+_STARTS_TOGETHER = 8
+_PREFILLS_TOGETHER = 8
 
 _log = structlog.get_logger(__name__)
 
@@ -33,17 +38,25 @@ Deliver = Callable[[str, int, Generation], None]
 
 @dataclass(frozen=True, slots=True)
 class RowsLimits:
+    """``speech_reserve_s``: what the first clause's speech needs of the time until the first-audio deadline."""
+
     max_context_tokens: int
+    max_generations: int
     prefill_chunk_tokens: int
-    max_kept_bytes: int
+    max_kv_bytes: int
     max_kept_calls: int
+    warm_s: float
+    speech_reserve_s: float
 
 
 @dataclass(slots=True)
 class _Row:
     request: Generate
     key: Key
+    live: bool
     prompt: Prompt | None = None
+    shared_tokens: int = 0
+    """Where the prompt's system part ends, until that has been computed and handed to :class:`SharedPrefixes`."""
     uid: int | None = None
     detokenizer: Any = None
     prompt_tokens: int = 0
@@ -59,14 +72,11 @@ class _Row:
 class _Loaded:
     """What lives as long as the weights do."""
 
+    batch: TokenBatch
+    words: Words
+    contexts: Contexts
     model: Any
     tokenizer: Any
-    batch: TokenBatch
-    stop_tokens: frozenset[int]
-    special_tokens: frozenset[int]
-    special_texts: tuple[str, ...]
-    cuts: dict[str, int] = field(default_factory=dict)
-    """Messages dropped at each call's last turn."""
 
 
 class Rows:
@@ -80,15 +90,15 @@ class Rows:
         self._executor = executor
         self._limits = limits
         self._deliver = deliver
-        self._kept = KeptCaches(limits.max_kept_bytes, limits.max_kept_calls)
         self._rows: dict[Key, _Row] = {}
         self._by_uid: dict[int, _Row] = {}
         self._leaving: list[_Row] = []
         self._loaded: _Loaded | None = None
+        self._refused_for_memory = 0
         self._name = f"llm-{id(self):x}"
-        self._start = Kind(self._name, "start", opens_stream=True)
-        self._chunk = Kind(self._name, "prefill")
-        self._step = Kind(self._name, "decode", max_batch=_MAX_ROWS)
+        self._start = Kind(self._name, "start", max_batch=_STARTS_TOGETHER, opens_stream=True)
+        self._chunk = Kind(self._name, "prefill", max_batch=_PREFILLS_TOGETHER, max_units=limits.prefill_chunk_tokens)
+        self._step = Kind(self._name, "decode", max_batch=limits.max_generations)
 
     # --- the executor's side ----------------------------------------------------------------------------------
 
@@ -102,25 +112,45 @@ class Rows:
         started = sum(row.prompt is not None or row.uid is not None for row in self._rows.values())
         return started + len(self._leaving)
 
+    def snapshot(self) -> dict[str, int]:
+        """Counts and bytes of now, for the metrics."""
+        counts = {
+            "rows": len(self._by_uid),
+            "waiting": len(self._rows) - len(self._by_uid),
+            "refused_for_memory": self._refused_for_memory,
+        }
+        loaded = self._loaded
+        if loaded is not None:
+            counts |= {"batch_width": loaded.batch.width, "batch_kv_bytes": loaded.batch.nbytes}
+            counts |= loaded.contexts.snapshot()
+        return counts
+
     def load(self, model_dir: Path) -> None:
-        """Load, warm and attach. The weights are evaluated here: a lazy one would belong to this thread's stream."""
+        """Load, attach and warm. The weights are evaluated here: a lazy one would belong to this thread's stream."""
         self._executor.require_thread()
         import mlx.core as mx
         from mlx_lm.utils import load
 
         model, tokenizer = load(str(model_dir))
         mx.eval(model.parameters())
-        special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
-        self._loaded = _Loaded(
-            model=model,
-            tokenizer=tokenizer,
-            batch=TokenBatch(model, tokenizer.eos_token_ids),
-            stop_tokens=frozenset(tokenizer.eos_token_ids),
-            special_tokens=frozenset(tokenizer.all_special_ids),
-            special_texts=tuple(special),
-        )
+        words = Words(tokenizer)
+        batch = open_batch(model, words.stop_tokens)
+        limits = self._limits
+        contexts = Contexts(batch, words, limits.max_context_tokens, limits.max_kv_bytes, limits.max_kept_calls)
+        loaded = _Loaded(batch, words, contexts, model, tokenizer)
+        self._loaded = loaded
         self._executor.attach(self)  # first, so that a failed warm-up is closed like everything else
-        self._warm(self._loaded)
+        kinds = {"prefill": self._chunk, "decode": self._step}
+        for timed in warm(
+            loaded.batch,
+            words.encode([Message("user", "hello")]),
+            self._executor.now,
+            max_rows=self._limits.max_generations,
+            max_prefill_tokens=self._limits.prefill_chunk_tokens,
+            max_prefill_rows=_PREFILLS_TOGETHER,
+            budget_s=self._limits.warm_s,
+        ):
+            self._executor.agenda.costs.seed(kinds[timed.step], timed.batch, timed.length, timed.seconds)
 
     def detach(self) -> None:
         self._executor.detach(self)
@@ -134,10 +164,10 @@ class Rows:
         if loaded is not None:
             loaded.batch.leave(list(self._by_uid))
             loaded.batch.reset()
+            loaded.contexts.clear()
         self._rows.clear()
         self._by_uid.clear()
         self._leaving.clear()
-        self._kept.clear()
 
     def insert(self, request: Generate) -> None:
         """Queue a generation. Nothing is computed here, so the inbox stays quick."""
@@ -146,14 +176,24 @@ class Rows:
         if self._loaded is None or key in self._rows:
             self._emit(request, GenerationFailed(request.epoch, "engine_error", "the model does not run"))
             return
-        self._rows[key] = _Row(request, key)
-        self._executor.agenda.add(key, self._start, request.priority, request.deadline, self._executor.now())
+        self._rows[key] = _Row(request, key, request.priority is not Priority.SPECULATIVE)
+        deadline = request.deadline - self._limits.speech_reserve_s
+        self._executor.agenda.add(key, self._start, request.priority, deadline, self._executor.now())
 
     def prioritize(self, call: str, epoch: int) -> None:
-        key = self._key(call, epoch)
-        row = self._rows.get(key)
-        if row is not None and row.request.priority is Priority.SPECULATIVE:
-            self._executor.agenda.move(key, self._executor.now(), priority=Priority.FIRST_AUDIO)
+        row = self._rows.get(self._key(call, epoch))
+        if row is not None and not row.live:
+            row.live = True
+            self._executor.agenda.move(row.key, self._executor.now(), priority=Priority.FIRST_AUDIO)
+
+    def postpone(self, call: str, epoch: int, until: float) -> None:
+        """The next clause's words are due then."""
+        row = self._rows.get(self._key(call, epoch))
+        if row is None or not row.live:
+            return
+        self._executor.agenda.move(row.key, self._executor.now(), priority=Priority.DECODE, deadline=until)
+        if row.uid is not None:
+            self._executor.agenda.advance(row.key, self._step, remaining=_CLAUSE_TOKENS)
 
     def cancel(self, call: str, epoch: int) -> None:
         row = self._rows.pop(self._key(call, epoch), None)
@@ -167,32 +207,28 @@ class Rows:
             self.cancel(call, key.epoch)
         for row in self._leaving:
             row.keep = row.keep and row.request.call != call
-        self._kept.forget(call)
         if self._loaded is not None:
-            self._loaded.cuts.pop(call, None)
+            self._loaded.contexts.forget(call)
 
     def settle(self) -> None:
-        """Rows cancelled since the last quantum leave together: one compaction of the batch, however many."""
-        if not self._leaving or self._loaded is None:
+        """Rows cancelled since the last quantum leave together."""
+        if self._loaded is None:
             return
         self._executor.require_thread()
         leaving, self._leaving = self._leaving, []
-        for row in leaving:
-            if row.uid is None:
-                self._keep(row, row.prompt.cache if row.prompt is not None else None)
         joined = {row.uid: row for row in leaving if row.uid is not None}
-        if not joined:
-            return
-        for uid in joined:
-            del self._by_uid[uid]
         try:
-            caches = self._loaded.batch.leave(joined)
+            for row in leaving:
+                if row.uid is None and row.prompt is not None:
+                    self._keep(row, row.prompt.cache)
+            for uid in joined:
+                del self._by_uid[uid]
+            for uid, cache in self._loaded.batch.leave(joined).items() if joined else ():
+                self._keep(joined[uid], cache)
+            self._loaded.batch.tidy()
         except Exception as error:  # noqa: BLE001 (a model's defect fails its rows, not the thread)
             _log.exception("the batch failed to compact", rows=len(joined))
             self._fail_batch(f"{type(error).__name__}: {error}")
-            return
-        for uid, cache in caches.items():
-            self._keep(joined[uid], cache)
 
     def quantum(self, choice: Choice) -> None:
         self._executor.require_thread()
@@ -200,59 +236,102 @@ class Rows:
         if choice.kind is self._step:
             self._decode(self._loaded)
             return
-        row = self._rows[choice.keys[0]]
-        if row.prompt is None:
-            self._prepare(self._loaded, row)
-        if row.prompt is not None:
-            self._prefill(self._loaded, row, row.prompt)
+        rows = [self._rows[key] for key in choice.keys]
+        if choice.kind is self._start:
+            for row in rows:
+                self._begin(self._loaded, row)
+        else:
+            self._prefill(self._loaded, rows, choice.max_units or self._limits.prefill_chunk_tokens)
 
     def abandon(self, choice: Choice, message: str) -> None:
-        """A failed decode step fails its rows, a failed chunk its own row; the thread and all others go on."""
-        if choice.kind is self._step:
+        """A failed decode step fails its rows, a failed chunk its prompts; the thread and all others go on."""
+        if message == EVICTED:
+            self._evict([row for key in choice.keys if (row := self._rows.get(key)) is not None])
+        elif choice.kind is self._step:
             self._fail_batch(message)
-            return
-        row = self._rows.get(choice.keys[0])
-        if row is not None:
-            self._end(row, GenerationFailed(row.request.epoch, "engine_error", message), None)
+        else:
+            for key in choice.keys:
+                self._fail(self._rows.get(key), "engine_error", message)
 
     # --- one quantum ------------------------------------------------------------------------------------------
 
-    def _prepare(self, loaded: _Loaded, row: _Row) -> None:
-        call = row.request.call
+    def _begin(self, loaded: _Loaded, row: _Row) -> None:
         try:
-            fitted = fit_history(
-                row.request.messages,
-                partial(self._encode, loaded),
-                self._limits.max_context_tokens,
-                loaded.cuts.get(call, 0),
-            )
+            self._prepare(loaded, row)
         except ContextTooLongError as error:
-            self._end(row, GenerationFailed(row.request.epoch, "context_too_long", str(error)), None)
-            return
-        self._remember_cut(loaded, call, fitted.dropped)
-        cache = self._cache_for(loaded, row, fitted.tokens)
-        rest = fitted.tokens[len(cache.tokens) :]
-        row.prompt_tokens = len(fitted.tokens)
-        row.prefilled_tokens = len(rest)
-        row.detokenizer = loaded.tokenizer.detokenizer
-        row.prompt = Prompt(cache, rest)
-        self._executor.agenda.advance(row.key, self._chunk)
+            self._fail(row, "context_too_long", str(error))
+        except Exception as error:  # noqa: BLE001 (one prompt's defect is not that of those prepared with it)
+            _log.exception("a prompt could not be prepared", call=row.request.call)
+            self._fail(row, "engine_error", f"{type(error).__name__}: {error}")
 
-    def _prefill(self, loaded: _Loaded, row: _Row, prompt: Prompt) -> None:
-        budget = self._limits.prefill_chunk_tokens
-        budget -= loaded.batch.prefill(prompt, budget)
-        if len(prompt.rest) > 1 or budget == 0:
+    def _prepare(self, loaded: _Loaded, row: _Row) -> None:
+        request = row.request
+        tokens = loaded.contexts.fit(request.call, request.messages)
+        in_use = loaded.batch.nbytes + sum(one.prompt.cache.nbytes for one in self._rows.values() if one.prompt)
+        if not loaded.contexts.make_room((len(tokens) + request.max_tokens) * loaded.batch.token_nbytes, in_use):
+            self._refused_for_memory += 1
+            self._fail(row, "overloaded", "no memory is left for another context")
             return
-        row.uid = loaded.batch.join(prompt, row.request.max_tokens, row.request.temperature)
-        row.prompt = None
-        self._by_uid[row.uid] = row
-        self._executor.agenda.advance(row.key, self._step)
+        beside = [
+            other.prompt if other.prompt is not None else other.uid
+            for other in self._rows.values()
+            if other.request.call == request.call and other is not row
+        ]
+        prefix = loaded.contexts.system_prefix(request.messages, tokens)
+        cache = loaded.contexts.cache_for(request.call, tokens, prefix, [one for one in beside if one is not None])
+        row.shared_tokens = len(prefix) if len(cache.tokens) < len(prefix) else 0
+        row.prompt_tokens = len(tokens)
+        row.prefilled_tokens = len(tokens) - len(cache.tokens)
+        row.detokenizer = loaded.words.detokenizer()
+        row.prompt = Prompt(cache, tokens[len(cache.tokens) :])
+        self._await_prefill(row, row.prompt)
+
+    def _await_prefill(self, row: _Row, prompt: Prompt) -> None:
+        self._executor.agenda.advance(row.key, self._chunk, units=max(len(prompt.rest) - 1, 1))
+
+    def _prefill(self, loaded: _Loaded, rows: Iterable[_Row], budget: int) -> None:
+        prompts: list[tuple[_Row, Prompt]] = []
+        most: list[int] = []
+        for row in rows:
+            assert row.prompt is not None
+            share = min(budget, len(row.prompt.rest) - 1)
+            if row.shared_tokens:  # stop where the part ends that others will want
+                share = min(share, row.shared_tokens - len(row.prompt.cache.tokens))
+            budget -= share
+            prompts.append((row, row.prompt))
+            most.append(share)
+        loaded.batch.prefill([prompt for _, prompt in prompts], most)
+        ready: list[tuple[_Row, Prompt]] = []
+        for row, prompt in prompts:
+            self._share(loaded, row, prompt)
+            if len(prompt.rest) == 1:
+                ready.append((row, prompt))
+            else:
+                self._await_prefill(row, prompt)
+        if ready:
+            self._join(loaded, ready)
+
+    def _share(self, loaded: _Loaded, row: _Row, prompt: Prompt) -> None:
+        if row.shared_tokens and len(prompt.cache.tokens) == row.shared_tokens:
+            row.shared_tokens = 0
+            loaded.contexts.share(prompt.cache)
+
+    def _join(self, loaded: _Loaded, ready: Sequence[tuple[_Row, Prompt]]) -> None:
+        uids = loaded.batch.join(
+            [Joining(prompt, row.request.max_tokens, row.request.temperature) for row, prompt in ready]
+        )
+        for (row, _), uid in zip(ready, uids, strict=True):
+            row.uid, row.prompt = uid, None
+            self._by_uid[uid] = row
+            self._executor.agenda.advance(row.key, self._step, remaining=_CLAUSE_TOKENS)
 
     def _decode(self, loaded: _Loaded) -> None:
         for stepped in loaded.batch.step():
             row = self._by_uid[stepped.uid]
+            if stepped.token not in loaded.words.stop_tokens:
+                row.completion_tokens += 1
             try:
-                text = self._text(loaded, row, stepped)
+                text = loaded.words.text(row.detokenizer, stepped.token, last=stepped.finish is not None)
             except Exception as error:  # noqa: BLE001 (one row's text is not the batch's failure)
                 _log.exception("a token could not be made text", call=row.request.call, token=stepped.token)
                 cache = stepped.cache or loaded.batch.leave([stepped.uid]).get(stepped.uid)
@@ -262,59 +341,11 @@ class Rows:
             if text:
                 self._emit(row.request, Token(row.request.epoch, text))
             if stepped.finish is not None:
-                done = GenerationDone(row.request.epoch, stepped.finish, row.usage())
-                self._end(row, done, stepped.cache)
-
-    def _text(self, loaded: _Loaded, row: _Row, stepped: Stepped) -> str:
-        if stepped.token not in loaded.stop_tokens:
-            row.completion_tokens += 1
-            if stepped.token not in loaded.special_tokens:  # a marker is not speech
-                row.detokenizer.add_token(stepped.token)
-        if stepped.finish is not None:
-            row.detokenizer.finalize()
-        text: str = row.detokenizer.last_segment
-        return text.rstrip(_INCOMPLETE) if stepped.finish is not None else text
-
-    # --- caches -----------------------------------------------------------------------------------------------
-
-    def _cache_for(self, loaded: _Loaded, row: _Row, tokens: Sequence[int]) -> KeptCache:
-        """The cache that saves most of this prompt's prefill: the call's kept one, or a copy of another row's of the
-        same call (a speculation beside the reply that is still being generated)."""
-        call = row.request.call
-        shared = self._kept.shared(call, tokens)
-        for other in self._rows.values():
-            if other.request.call != call or other is row:
-                continue
-            copied = self._copy_if_longer(loaded, other, tokens, shared)
-            if copied is not None:
-                return copied
-        return self._kept.take(call, tokens) or loaded.batch.new_cache()
-
-    def _copy_if_longer(self, loaded: _Loaded, other: _Row, tokens: Sequence[int], shared: int) -> KeptCache | None:
-        if other.prompt is not None:
-            held: Sequence[int] = other.prompt.cache.tokens
-        else:
-            held = loaded.batch.tokens_of(other.uid) if other.uid is not None else ()
-        reuse = min(common_prefix(held, tokens), len(tokens) - 1)
-        if reuse <= shared:
-            return None
-        if other.prompt is not None:
-            copied = loaded.batch.clone(other.prompt.cache)
-        else:
-            assert other.uid is not None
-            copied = loaded.batch.fork(other.uid)
-        return copied if copied.cut_to(reuse) else None
+                self._end(row, GenerationDone(row.request.epoch, stepped.finish, row.usage()), stepped.cache)
 
     def _keep(self, row: _Row, cache: KeptCache | None) -> None:
-        if cache is not None and row.keep:
-            self._kept.keep(row.request.call, cache)
-
-    def _remember_cut(self, loaded: _Loaded, call: str, dropped: int) -> None:
-        loaded.cuts.pop(call, None)
-        if dropped:
-            loaded.cuts[call] = dropped
-            if len(loaded.cuts) > _MAX_REMEMBERED_CUTS:
-                del loaded.cuts[next(iter(loaded.cuts))]
+        if cache is not None and row.keep and self._loaded is not None:
+            self._loaded.contexts.keep(row.request.call, cache)
 
     # --- ends -------------------------------------------------------------------------------------------------
 
@@ -326,42 +357,27 @@ class Rows:
         self._keep(row, cache)
         self._emit(row.request, result)
 
+    def _fail(self, row: _Row | None, code: str, message: str) -> None:
+        if row is not None:
+            self._end(row, GenerationFailed(row.request.epoch, code, message), None)
+
+    def _evict(self, rows: Sequence[_Row]) -> None:
+        """More urgent jobs took their places on the agenda."""
+        assert self._loaded is not None
+        self._loaded.batch.leave([row.uid for row in rows if row.uid is not None])
+        for row in rows:
+            self._fail(row, "overloaded", "more urgent work came")
+
     def _fail_batch(self, message: str) -> None:
         """The batch's state can't be trusted after a failure inside it: its rows fail and a new batch begins."""
         assert self._loaded is not None
         self._loaded.batch.reset()
         for row in list(self._by_uid.values()):
-            self._end(row, GenerationFailed(row.request.epoch, "engine_error", message), None)
+            self._fail(row, "engine_error", message)
         self._by_uid.clear()
 
     def _emit(self, request: Generate, result: Generation) -> None:
         self._executor.emit(partial(self._deliver, request.call, request.epoch, result))
 
-    # --- text -------------------------------------------------------------------------------------------------
-
     def _key(self, call: str, epoch: int) -> Key:
         return Key(self._name, call, epoch)
-
-    def _encode(self, loaded: _Loaded, messages: Sequence[Message]) -> list[int]:
-        turns = [{"role": message.role, "content": self._plain(loaded, message.content)} for message in messages]
-        tokens: list[int] = loaded.tokenizer.apply_chat_template(
-            turns, add_generation_prompt=True, enable_thinking=False
-        )
-        return list(tokens)
-
-    def _plain(self, loaded: _Loaded, text: str) -> str:
-        """The text with the template's markers broken up: a caller's words can't end a message."""
-        for marker in loaded.special_texts:
-            text = text.replace(marker, f"{marker[:1]} {marker[1:]}")
-        return text
-
-    def _warm(self, loaded: _Loaded) -> None:
-        """Run one prefill and a batch of one and of two, so that kernels are made before the first call."""
-        tokens = self._encode(loaded, [Message("user", "hello")])
-        for _ in range(2):
-            prompt = Prompt(loaded.batch.new_cache(), list(tokens))
-            loaded.batch.prefill(prompt, self._limits.prefill_chunk_tokens)
-            del prompt.rest[:-1]
-            loaded.batch.join(prompt, 4, 0.0)
-        while len(loaded.batch):
-            loaded.batch.step()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from engines.api import EngineError
-from engines.executor import thread as thread_module
 from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor, WrongThreadError
 from streaming.jobs import Priority
@@ -32,7 +30,7 @@ async def executor() -> AsyncIterator[MlxExecutor]:
 
 
 START = Kind("fake", "start", opens_stream=True)
-DECODE = Kind("fake", "decode", max_batch=64)
+SPEAK = Kind("fake", "speak")
 
 
 class FakeWorkload:
@@ -48,7 +46,7 @@ class FakeWorkload:
 
     def insert(self, epoch: int, kind: Kind, priority: Priority) -> None:
         now = self.executor.now()
-        self.executor.agenda.add(Key(self.name, "c", epoch), kind, priority, now, now)
+        self.executor.agenda.add(Key(self.name, "c", epoch), kind, priority, now + 0.1 * priority, now)
 
     def settle(self) -> None:
         pass
@@ -139,9 +137,9 @@ async def test_urgent_work_goes_first_and_the_inbox_is_drained_between_quanta(ex
         executor.post(partial(workload.insert, 1, START, Priority.SPECULATIVE))
         executor.post(partial(workload.insert, 2, START, Priority.PLAYOUT))
         executor.post(partial(workload.insert, 3, START, Priority.FIRST_AUDIO))
-        executor.post(partial(workload.insert, 4, DECODE, Priority.DECODE))
+        executor.post(partial(workload.insert, 4, SPEAK, Priority.DECODE))
     await _until(lambda: len(workload.log) == 4)
-    assert workload.log == ["start 3", "decode 4", "start 2", "start 1"]
+    assert workload.log == ["start 3", "speak 4", "start 2", "start 1"]
 
 
 async def test_a_full_inbox_refuses_starts_but_never_cancels(executor: MlxExecutor) -> None:
@@ -163,11 +161,13 @@ async def test_a_quantum_wakes_the_loop_once_for_all_calls(
     wakes: list[int] = []
     heard: list[int] = []
 
-    def count(batch: list[Callable[[], None]], real: Callable[[Any], None] = thread_module._deliver_all) -> None:
+    real = executor._deliver_all
+
+    def count(batch: list[Callable[[], None]]) -> None:
         wakes.append(len(batch))
         real(batch)
 
-    monkeypatch.setattr(thread_module, "_deliver_all", count)
+    monkeypatch.setattr(executor, "_deliver_all", count)
 
     def speak_to_all() -> None:
         for call in range(5):
@@ -301,31 +301,6 @@ async def test_a_quantum_that_hangs_turns_health_red() -> None:
     await executor.run(lambda: None)
     assert is_healthy()
     await executor.close()
-
-
-def test_openblas_is_loaded_before_mlx_or_found_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
-    monkeypatch.setattr(thread_module, "_preloaded", [])
-    seen: list[tuple[str, str | None]] = []
-
-    def load(name: str, mode: int) -> None:
-        seen.append((name, os.environ.get("OPENBLAS_NUM_THREADS")))
-        if len(seen) == 1:
-            raise OSError("no such library")
-
-    monkeypatch.setattr("ctypes.CDLL", load)
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    assert thread_module._preload_openblas() is None
-    assert "OPENBLAS_NUM_THREADS" not in os.environ
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    assert thread_module._preload_openblas() == "libopenblas.so.0"
-    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
-    assert seen == [("libopenblas.so.0", "1")] * 2
-    monkeypatch.setitem(sys.modules, "mlx.core", object())
-    assert thread_module._preload_openblas() == "libopenblas.so.0"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert thread_module._preload_openblas() is None
 
 
 @pytest.mark.parametrize("guarded", [True, False])
