@@ -30,6 +30,7 @@ NOT_WEIGHTS = ("*.onnx", "*.msgpack", "*.h5", "*.gguf", "*.md", "*.png", "*.jpg"
 Report = Callable[[int], None]
 """Told the bytes so far. What it raises stops the download."""
 
+REACH_S = 10.0
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -95,6 +96,12 @@ def list_files(repo: str, commit: str) -> list[HubFile]:
         info = hub.HfApi().model_info(repo, revision=commit, files_metadata=True)
     files = [HubFile(entry.rfilename, entry.size or 0) for entry in info.siblings]
     return [file for file in files if not any(fnmatch.fnmatch(file.path, pattern) for pattern in NOT_WEIGHTS)]
+
+
+def check(repo: str, revision: str | None = None) -> None:
+    """See that the hub has it. Raises :class:`EngineError` (``model_fetch_failed``, ``missing_extra``)."""
+    with _reaching(f"find {repo}") as hub:
+        hub.HfApi().model_info(repo, revision=revision, timeout=REACH_S)
 
 
 def download(repo: str, commit: str, paths: Iterable[str], into: Path, report: Report) -> None:

@@ -19,6 +19,7 @@ ConfigFile = Annotated[
 
 
 def application() -> typer.Typer:
+    from gateway.models_command import add_models_commands
     from loadtest.command import add_call_command
 
     app = typer.Typer(
@@ -31,6 +32,8 @@ def application() -> typer.Typer:
     config.command("keys")(config_keys)
     app.add_typer(config, name="config")
     add_call_command(app, hearing_model)
+    app.command("doctor")(doctor)
+    add_models_commands(app)
     return app
 
 
@@ -108,6 +111,24 @@ def config_check(config: ConfigFile = None) -> None:
         check_listening(settings)
         settings.lineup()
         typer.echo("\n".join(describe(settings)))
+
+
+def doctor(
+    config: ConfigFile = None,
+    preset: Annotated[str | None, typer.Option(help="The preset to judge; default: the configured one.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port that must be free.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Try what would run on this machine. Exit code 0 if the chosen preset would."""
+    import json
+
+    from gateway.doctor import examine, lines
+
+    with _reported():
+        found = examine(_settings(config, {"preset": preset, "port": port}))
+    typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(lines(found)))
+    if not found.well:
+        raise typer.Exit(START_ERROR)
 
 
 def config_keys() -> None:
