@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from engines.api import EngineError
@@ -12,7 +13,7 @@ from engines.stt.convert import whisper_mlx
 from tests.engines.stt.tiny_whisper import tiny_variables, write_tiny_whisper
 
 
-def converted(tmp_path: Path) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def converted(tmp_path: Path) -> dict[str, npt.NDArray[np.float32]]:
     from safetensors.numpy import load_file
 
     out = tmp_path / "out"

@@ -17,10 +17,12 @@ import pytest
 from engines.api import EngineError, Pcm16
 from engines.executor.policy import Choice
 from engines.executor.thread import MlxExecutor, WrongThreadError
+from engines.stt import mlx_whisper_clips
 from engines.stt.convert import whisper_mlx
 from engines.stt.mlx_whisper import MlxWhisper
 from engines.stt.mlx_whisper_batch import DecodeBatch, Row
 from engines.stt.mlx_whisper_model import WhisperModel, window_frames
+from engines.stt.whisper_decoder import DecodeOptions
 from streaming.jobs import (
     FinalizeTranscription,
     FinalTranscript,
@@ -51,6 +53,12 @@ def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = (tmp_path_factory.mktemp(name) for name in ("ct2", "mlx"))
     whisper_mlx(write_tiny_whisper(source, tiny_variables(MULTILINGUAL_TOKENS)), out)
     return out
+
+
+@pytest.fixture(autouse=True)
+def _a_shorter_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random words loop often, and the full window is the one that costs."""
+    monkeypatch.setattr(mlx_whisper_clips, "RETRY", DecodeOptions(300, 1.1))
 
 
 @pytest.fixture
@@ -172,7 +180,9 @@ async def test_rows_that_join_and_leave_say_what_each_says_alone(
 ) -> None:
     def mix(model: WhisperModel) -> list[tuple[list[int], list[int], float, float]]:
         chance = random.Random(seed)
-        batch, waiting, running, done = DecodeBatch(model), [], [], []
+        batch = DecodeBatch(model)
+        waiting: list[tuple[Row, tuple[int, int, float]]] = []
+        running, done = list(waiting), list(waiting)
         for index in range(8):
             args = (index * 5 + seed, chance.choice((200, 400, 1200)), chance.choice((1.0, 1.3)))
             waiting.append((fresh(model, *args), args))
@@ -261,6 +271,9 @@ async def test_a_monologue_is_decoded_in_pieces(whisper: MlxWhisper) -> None:
     stream.close()
 
 
+_KINDS = ("encode", "transcribe")
+
+
 class Quanta:
     """Counts what the workload is given to do, and can have things done between two quanta."""
 
@@ -278,6 +291,7 @@ class Quanta:
 
         def quantum(choice: Choice) -> None:
             self.seen.append((choice.kind.name, len(choice.keys)))
+            self._loop.call_soon_threadsafe(self._began[choice.kind.name].set)
             if choice.kind.name in self.fail:
                 raise RuntimeError("the model is broken")
             steps[0] = 0
@@ -286,6 +300,11 @@ class Quanta:
 
         monkeypatch.setattr(batch.batch, "step", counted)
         monkeypatch.setattr(clips, "quantum", quantum)
+        self._loop, self._began = asyncio.get_running_loop(), {name: asyncio.Event() for name in _KINDS}
+
+    async def until(self, kind: str) -> None:
+        """Until the first quantum of that kind begins."""
+        await asyncio.wait_for(self._began[kind].wait(), 20)
 
 
 async def test_quanta_are_bounded_and_shared(whisper: MlxWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +327,7 @@ async def test_a_closed_stream_leaves_the_batch_and_others_go_on(
         stream.feed(audio(6, 2))
         stream.finalize(final())
     staying = asyncio.create_task(text_of(whisper, audio(3, 1), "other"))
-    while not any(name == "transcribe" for name, _ in quanta.seen):
-        await asyncio.sleep(0.005)
+    await quanta.until("transcribe")
     for stream in streams:
         stream.close()
     assert await staying == expected
@@ -411,10 +429,7 @@ async def test_what_runs_when_the_thread_dies_is_told(whisper: MlxWhisper, execu
     stream.feed(audio(1))
     stream.finalize(final())
 
-    def die() -> None:
-        raise SystemExit
-
-    executor.post(lambda: executor._workloads.update(bad=_Bad(die)))  # type: ignore[dict-item, func-returns-value]
+    executor.post(partial(executor.attach, _Deadly()))
     go.set()
     await held
     assert (await heard.until(TranscriptionFailed)).code == "executor_dead"
@@ -422,11 +437,18 @@ async def test_what_runs_when_the_thread_dies_is_told(whisper: MlxWhisper, execu
     assert (await heard.until(TranscriptionFailed, 2)).code == "executor_dead"
 
 
-class _Bad:
+class _Deadly:
+    """A workload that ends the thread."""
+
+    name = "deadly"
     open_streams = 0
 
-    def __init__(self, settle: Callable[[], None]) -> None:
-        self.settle = settle
+    def settle(self) -> None:
+        raise SystemExit
+
+    def quantum(self, choice: Choice) -> None: ...
+
+    def abandon(self, choice: Choice, message: str) -> None: ...
 
     def close(self) -> None: ...
 
