@@ -82,7 +82,7 @@ class TorchVoice:
 
         from engines.tts.torch_kokoro_model import KokoroNet
 
-        torch.set_num_threads(threads)  # the process's default is a thread a core, for each of the lane's jobs
+        self._threads = threads
         where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
         self._net = KokoroNet(_checkpoint(model_dir), config, where)
@@ -93,6 +93,10 @@ class TorchVoice:
         return self._net.frame_samples
 
     def speak(self, said: KokoroInput, voice: str, speed: float) -> tuple[npt.NDArray[np.float32], list[int]]:
+        import torch
+
+        if torch.get_num_threads() != self._threads:  # each thread has its own number: as many as cores, unasked
+            torch.set_num_threads(self._threads)
         table = self._voices[voice]
         style = table[min(said.style, len(table) - 1)]
         limit = int(MAX_SPEECH_S * RATE_HZ / self._net.frame_samples)

@@ -27,6 +27,17 @@ _VOICED_HZ = 10.0
 _ALBERT = "bert.encoder.albert_layer_groups.0.albert_layers.0"
 _SOURCE_DILATIONS = (1, 3, 5)
 
+_MLX_LSTM = {
+    f"{ours}_{direction}": f"{theirs}_l0{suffix}"
+    for ours, theirs in (
+        ("Wx", "weight_ih"),
+        ("Wh", "weight_hh"),
+        ("bias_ih", "bias_ih"),
+        ("bias_hh", "bias_hh"),
+    )
+    for direction, suffix in (("forward", ""), ("backward", "_reverse"))
+}
+
 
 class TooLongError(Exception):
     """The network wants more frames than allowed: it has lost its way, or its weights are no speech."""
@@ -143,7 +154,10 @@ class KokoroNet:
         return x
 
     def _vocoder(self, x: Tensor, style: Tensor, pitch: Tensor, seed: int) -> Tensor:
-        harmonics = self._source_spectrum(pitch[0, 0], seed)
+        spectrum = torch.stft(
+            self._source(pitch[0, 0], seed), self._fft, self._hop, window=self._window, return_complex=True
+        )
+        harmonics = torch.cat((spectrum.abs(), spectrum.angle()))[None]
         for index, rate in enumerate(self._rates):
             last = index == len(self._rates) - 1
             stride = 1 if last else self._rates[index + 1]
@@ -169,8 +183,8 @@ class KokoroNet:
         spectrum = torch.polar(torch.exp(x[:bins]), torch.sin(x[bins:]))
         return torch.istft(spectrum, self._fft, self._hop, window=self._window)
 
-    def _source_spectrum(self, pitch: Tensor, seed: int) -> Tensor:
-        """Magnitudes and phases of a buzz at the pitch and its harmonics, with noise; shape (1, 22, steps)."""
+    def _source(self, pitch: Tensor, seed: int) -> Tensor:
+        """A buzz at the pitch and its harmonics where it is voiced, noise elsewhere; shape (samples,)."""
         step = self.frame_samples // 2
         noise = torch.Generator().manual_seed(seed)
         pitch = pitch.repeat_interleave(step)
@@ -185,9 +199,7 @@ class KokoroNet:
         level = voiced * _NOISE + (1 - voiced) * _SINE_AMPLITUDE / 3
         hiss = torch.randn(_HARMONICS, len(pitch), generator=noise).to(self.device)
         sines = torch.sin(phase[0] * (2 * torch.pi)) * _SINE_AMPLITUDE * voiced + level * hiss
-        source = torch.tanh(self._linear("decoder.generator.m_source.l_linear", sines.T))[:, 0]
-        spectrum = torch.stft(source, self._fft, self._hop, window=self._window, return_complex=True)
-        return torch.cat((spectrum.abs(), spectrum.angle()))[None]
+        return torch.tanh(self._linear("decoder.generator.m_source.l_linear", sines.T))[:, 0]
 
     # --- the layers ------------------------------------------------------------------------------------------
 
@@ -269,9 +281,18 @@ class KokoroNet:
         return lstm.to(self.device).eval()
 
 
+def _torch_name(name: str) -> str:
+    """MLX's name of a tensor as PyTorch's: checkpoints of both kinds are about."""
+    layer, _, tensor = name.rpartition(".")
+    if layer.startswith("text_encoder.cnn.") and layer.endswith(".1"):
+        tensor = {"weight": "gamma", "bias": "beta"}.get(tensor, tensor)
+    return f"{layer}.{_MLX_LSTM.get(tensor, tensor)}"
+
+
 def _folded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weight normalisation computed once: a direction ``weight_v`` and a length ``weight_g`` to ``weight``."""
     out: dict[str, Tensor] = {}
+    weights = {_torch_name(name): value for name, value in weights.items()}
     for name, value in weights.items():
         if name.endswith(".weight_v"):
             layer = name.removesuffix(".weight_v")

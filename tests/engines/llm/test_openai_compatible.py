@@ -27,6 +27,7 @@ class Heard:
     def __init__(self) -> None:
         self.results: list[Generation] = []
         self.on_token: Callable[[], None] = lambda: None
+        self.within_s = 10.0
         self._changed = asyncio.Event()
 
     def deliver(self, result: Generation) -> None:
@@ -45,7 +46,7 @@ class Heard:
         return "".join(result.text for result in self.results if isinstance(result, Token))
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(self.within_s):
             while not holds():
                 self._changed.clear()
                 await self._changed.wait()
