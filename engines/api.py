@@ -151,6 +151,8 @@ class HostHealth:
     restarts: int = 0
     memory_bytes: int = 0
     """Physical memory of the host's process; 0 where it is this process."""
+    device_bytes: int = 0
+    """Of a GPU, or of unified memory, that MLX holds."""
     waiting: int = 0
     """Jobs that wait for a quantum or a slot."""
 

@@ -13,16 +13,22 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from engines.host import lifeline
 from engines.host.channel import Channel
-from engines.host.memory import resident_bytes
-from engines.host.protocol import TO_HOST
-from engines.host.server import HostServer, Vitals
+from engines.host.protocol import TO_HOST, Vitals
+from engines.host.server import HostServer
+from engines.memory import footprint_bytes
 from engines.opening import InProcess
-from engines.registry import load_reference
+from engines.registry import BackendSpec, load_reference
+
+if TYPE_CHECKING:
+    from engines.executor.thread import MlxExecutor
 
 OUTBOX_BYTES = 8 * 2**20
 """About three minutes of speech that the gateway has not taken."""
@@ -59,15 +65,35 @@ def _set_up(text: str) -> None:
 
 
 class _Place(InProcess):
-    @property
-    def stuck(self) -> bool:
-        """Whether the MLX thread is at one quantum for far too long, or dead. (A load is one, too.)"""
-        return self._executor is not None and not self._executor.healthy
+    """The engines of this process, and how it is."""
+
+    def __init__(self, cores: int | None) -> None:
+        super().__init__(cores)
+        self._watched: MlxExecutor | None = None
+        self._dead = False
+
+    def engine(self, spec: BackendSpec, weights: Sequence[Path]) -> Any:
+        engine = super().engine(spec, weights)
+        if self._executor is not None and self._watched is not self._executor:
+            self._watched = self._executor
+            self._watched.on_death(self._died)
+        return engine
+
+    def vitals(self) -> Vitals:
+        executor = self._executor
+        if executor is None:
+            return Vitals(footprint_bytes())
+        snapshot = executor.snapshot
+        device_bytes = snapshot.active_bytes + snapshot.cache_bytes
+        return Vitals(footprint_bytes(), device_bytes, executor.trouble, self._dead, snapshot.overload)
+
+    def _died(self, code: str, message: str) -> None:
+        self._dead = True
 
 
 async def _serve(sock: socket.socket, cores: int | None) -> None:
     place = _Place(cores)
-    server = HostServer(place, Vitals(resident_bytes, lambda: place.stuck))
+    server = HostServer(place, place.vitals)
     channel = Channel(TO_HOST, on_messages=server.on_messages, on_lost=server.on_lost, limit_bytes=OUTBOX_BYTES)
     server.attach(channel)
     await channel.connect(sock)

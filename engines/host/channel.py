@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 import msgspec
@@ -67,19 +67,19 @@ class Channel(asyncio.Protocol):
         ahead = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._outbox.waiting_bytes + ahead
 
-    def send(self, message: Any, job: int | None = None, *, must: bool = False) -> bool:
+    def send(self, message: Any, owner: Hashable = None, *, must: bool = False) -> bool:
         """Queue a message. False when the peer is too far behind: then it was not taken. Raises
         :class:`engines.host.protocol.TooLargeError`."""
         if self._transport is None:
             return True  # lost already, as its owner knows
-        taken = self._outbox.add(packed(message), job, must=must)
+        taken = self._outbox.add(packed(message), owner, must=must)
         if self._flushing is None and not self._paused:
             self._flushing = self._loop.call_soon(self._flush)
         return taken
 
-    def drop(self, job: int) -> None:
-        """Do not send what waits of this job."""
-        self._outbox.drop(job)
+    def drop(self, dead: Callable[[Hashable], bool]) -> None:
+        """Do not send what waits of these owners."""
+        self._outbox.drop(dead)
 
     def close(self) -> None:
         """Send what waits, then close."""

@@ -1,8 +1,9 @@
-"""What waits to be sent to a peer that does not read fast enough: bounded, and droppable by job."""
+"""What waits to be sent to a peer that does not read fast enough: bounded, and droppable by owner."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable
 
 
 class Outbox:
@@ -10,7 +11,7 @@ class Outbox:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._waiting: deque[tuple[int | None, bytes]] = deque()
+        self._waiting: deque[tuple[Hashable, bytes]] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -20,19 +21,19 @@ class Outbox:
     def waiting_bytes(self) -> int:
         return self._bytes
 
-    def add(self, message: bytes, job: int | None = None, *, must: bool = False) -> bool:
-        """Append. False, and nothing is kept, when it would be over the limit; ``must`` is for the one message that
-        ends a job or answers a command: those are bounded by what was asked."""
+    def add(self, message: bytes, owner: Hashable = None, *, must: bool = False) -> bool:
+        """Append what belongs to ``owner``. False, and nothing is kept, when it would be over the limit; ``must`` is
+        for what ends a job or answers a command: that is bounded by what was asked."""
         if not must and self._bytes + len(message) > self._limit_bytes:
             return False
-        self._waiting.append((job, message))
+        self._waiting.append((owner, message))
         self._bytes += len(message)
         return True
 
-    def drop(self, job: int) -> None:
-        """Forget what waits of a job nobody listens to any more."""
-        if any(owner == job for owner, _ in self._waiting):
-            self._waiting = deque(entry for entry in self._waiting if entry[0] != job)
+    def drop(self, dead: Callable[[Hashable], bool]) -> None:
+        """Forget what waits of owners that nobody listens to any more."""
+        if self._waiting:
+            self._waiting = deque(entry for entry in self._waiting if not dead(entry[0]))
             self._bytes = sum(len(message) for _, message in self._waiting)
 
     def take(self, most_bytes: int) -> list[bytes]:

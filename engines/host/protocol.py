@@ -243,18 +243,28 @@ class SpeechFailed(_Message, frozen=True):
     result: SynthesisFailed
 
 
+class Vitals(msgspec.Struct, frozen=True, array_like=True):
+    """How a host is beside its jobs."""
+
+    memory_bytes: int = 0
+    device_bytes: int = 0
+    """Of a GPU (or of the unified memory) that MLX holds, its cache included."""
+    trouble: str = ""
+    """Why its MLX thread is not well, for a person: it has not come to the end of a quantum for too long."""
+    dead: bool = False
+    """Its MLX thread has ended by an error: only a new process can have another."""
+    overload: int = 0
+    """An :class:`engines.api.Overload`, as its own schedulers see it."""
+
+
 class Pong(_Message, frozen=True):
-    """How the host is. ``waiting``: jobs begun there and not answered yet; ``overflowed``: jobs that were ended since
-    the start because the gateway did not take their results; ``stuck``: its MLX thread has not come to the end of a
-    quantum for too long, or is dead."""
+    """``waiting``: jobs begun there and not answered yet; ``overflowed``: jobs that were ended since the start because
+    the gateway did not take their results."""
 
     number: int
-    memory_bytes: int
     waiting: int
     overflowed: int
-    stuck: bool
-    overload: int = 0
-    """An :class:`engines.api.Overload`, as the host's own schedulers see it."""
+    vitals: Vitals
 
 
 Result = Partial | Final | FinalFailed | NextToken | Generated | GenerateFailed | Chunk | SpeechFailed

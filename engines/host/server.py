@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -43,31 +43,30 @@ MAX_JOBS = 4096
 _log = structlog.get_logger(__name__)
 
 
+class _Key(NamedTuple):
+    """To whom a job and its results belong: an epoch of a call, or a stream."""
+
+    engine: int
+    call: str
+    epoch: int = 0
+    stream: int = 0
+
+
 @dataclass(eq=False, slots=True)
 class _Job:
     number: int
-    engine: int
-    key: tuple[str, int] | None
-    """Call and epoch; None for a stream."""
+    key: _Key
     failed: Callable[[str, str], Any]
     """The result that says so, of a code and a message."""
     stream: Any = None
     unanswered: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Vitals:
-    """What a host says of itself beside its jobs. Asked at every ping."""
-
-    memory_bytes: Callable[[], int] = lambda: 0
-    stuck: Callable[[], bool] = lambda: False
-    overload: Callable[[], int] = lambda: 0
-
-
 class HostServer:
-    """Serves one gateway. ``stopped`` is set when it wants no more, or is gone; then call :meth:`close`."""
+    """Serves one gateway. ``stopped`` is set when it wants no more, or is gone; then call :meth:`close`. ``vitals`` is
+    asked at every ping."""
 
-    def __init__(self, place: Place, vitals: Vitals) -> None:
+    def __init__(self, place: Place, vitals: Callable[[], wire.Vitals]) -> None:
         self._place = place
         self._vitals = vitals
         self._channel: Channel | None = None
@@ -157,8 +156,7 @@ class HostServer:
         return engine
 
     async def _unload(self, engine: int) -> None:
-        for job in [job for job in self._jobs.values() if job.engine == engine]:
-            self._end(job)
+        self._drop(lambda key: key.engine == engine)
         await self._close_engine(engine)
         self._send(wire.Unloaded(engine), must=True)
 
@@ -180,7 +178,8 @@ class HostServer:
 
     def _open_stream(self, message: wire.OpenStream) -> None:
         utterance = message.request.utterance
-        job = _Job(message.job, message.engine, None, lambda code, text: TranscriptionFailed(utterance, 0, code, text))
+        key = _Key(message.engine, message.request.call, stream=message.job)
+        job = _Job(message.job, key, lambda code, text: TranscriptionFailed(utterance, 0, code, text))
 
         def start(engine: Any) -> None:
             job.stream = engine.open(message.request, partial(self._transcribed, job))
@@ -192,7 +191,7 @@ class HostServer:
         request = message.request
         if job is None or job.stream is None:  # it failed to open, and so does every transcript of it
             failure = TranscriptionFailed(request.utterance, request.revision, "engine_raised", "no such stream here")
-            self._send(wire.FinalFailed(message.job, failure), message.job, must=True)
+            self._send(wire.FinalFailed(message.job, failure), must=True)
             return
         job.unanswered += 1
         job.failed = lambda code, text: TranscriptionFailed(request.utterance, request.revision, code, text)
@@ -202,7 +201,7 @@ class HostServer:
         job = self._jobs.get(message.job)
         if job is not None:
             self._on_stream(message.job, "close")
-            self._end(job)
+            self._drop(lambda key: key == job.key)
 
     def _on_stream(self, number: int, method: str, *args: object) -> None:
         job = self._jobs.get(number)
@@ -217,24 +216,25 @@ class HostServer:
         if self._jobs.get(job.number) is not job:
             return
         if isinstance(result, PartialTranscript):
-            self._send(wire.Partial(job.number, result), job.number)  # one that finds no room is worth nothing later
+            self._send(wire.Partial(job.number, result), job.key)  # one that finds no room is worth nothing later
             return
         job.unanswered = max(0, job.unanswered - 1)
         kind = wire.Final if isinstance(result, FinalTranscript) else wire.FinalFailed
-        self._send(kind(job.number, result), job.number, must=True)
+        self._send(kind(job.number, result), job.key, must=True)
 
     # --- generation and speech --------------------------------------------------------------------------------
 
     def _generate(self, message: wire.StartGeneration) -> None:
         request = message.request
-        job = _Job(message.job, message.engine, (request.call, request.epoch), partial(GenerationFailed, request.epoch))
+        key = _Key(message.engine, request.call, request.epoch)
+        job = _Job(message.job, key, partial(GenerationFailed, request.epoch))
         job.unanswered = 1
         self._begin(job, lambda engine: engine.generate(request, partial(self._deliver, job)))
 
     def _synthesize(self, message: wire.StartSynthesis) -> None:
         request = message.request
         failed = partial(SynthesisFailed, request.epoch, request.segment)
-        job = _Job(message.job, message.engine, (request.call, request.epoch), failed)
+        job = _Job(message.job, _Key(message.engine, request.call, request.epoch), failed)
         job.unanswered = 1
         self._begin(job, lambda engine: engine.synthesize(request, partial(self._spoken, job)))
 
@@ -251,7 +251,7 @@ class HostServer:
         job.unanswered = 0
         over = isinstance(result, GenerationDone | GenerationFailed | SynthesisFailed)
         message = wire.RESULTS[type(result)](job.number, result)
-        if not self._send(message, job.number, must=over):
+        if not self._send(message, job.key, must=over):
             self._overflow(job)
         elif over or (isinstance(result, SynthesisChunk) and result.last):
             self._jobs.pop(job.number, None)
@@ -261,24 +261,24 @@ class HostServer:
         self._overflowed += 1
         _log.warning("a job was ended: the gateway does not take its results", job=job.number)
         self._cancel_in_engine(job)
+        if self._channel is not None:  # what waits of it makes room for the others
+            self._channel.drop(lambda owner: owner == job.key)
         self._fail(job, "overloaded", "the gateway did not take the results in time")
 
     def _cancel(self, message: wire.CancelEpoch) -> None:
-        key = (message.call, message.epoch)
-        for job in [job for job in self._jobs.values() if job.engine == message.engine and job.key == key]:
-            self._end(job)
+        dead = _Key(message.engine, message.call, message.epoch)
+        self._drop(lambda key: key == dead)
         self._ask(message.engine, "cancel", message.call, message.epoch)
 
     def _forget(self, message: wire.ForgetCall) -> None:
-        for job in [job for job in self._jobs.values() if job.engine == message.engine and job.key is not None]:
-            if job.key is not None and job.key[0] == message.call:
-                self._end(job)
+        dead = (message.engine, message.call)
+        self._drop(lambda key: key[:2] == dead)
         self._ask(message.engine, "forget", message.call)
 
     # --- jobs -------------------------------------------------------------------------------------------------
 
     def _begin(self, job: _Job, start: Callable[[Any], None]) -> None:
-        engine = self._engines.get(job.engine)
+        engine = self._engines.get(job.key.engine)
         self._jobs[job.number] = job
         if engine is None:
             self._fail(job, "not_loaded", "this engine is not loaded here")
@@ -296,41 +296,38 @@ class HostServer:
         self._fail(job, "engine_raised", f"{type(error).__name__}: {error}")
 
     def _fail(self, job: _Job, code: str, message: str) -> None:
-        """What waits of it is dropped: the failure is all there is to say."""
-        self._end(job)
-        result = job.failed(code, message)
-        self._send(wire.RESULTS[type(result)](job.number, result), job.number, must=True)
-
-    def _end(self, job: _Job) -> None:
         self._jobs.pop(job.number, None)
+        result = job.failed(code, message)
+        self._send(wire.RESULTS[type(result)](job.number, result), job.key, must=True)
+
+    def _drop(self, dead: Callable[[_Key], bool]) -> None:
+        """End these jobs; what waits to be sent of them, and of such as have ended before, is forgotten."""
+        for job in [job for job in self._jobs.values() if dead(job.key)]:
+            del self._jobs[job.number]
         if self._channel is not None:
-            self._channel.drop(job.number)
+            self._channel.drop(lambda owner: isinstance(owner, _Key) and dead(owner))
 
     def _cancel_in_engine(self, job: _Job) -> None:
-        if job.key is not None:
-            self._ask(job.engine, "cancel", *job.key)
+        if not job.key.stream:
+            self._ask(job.key.engine, "cancel", job.key.call, job.key.epoch)
 
     def _ask(self, engine: int, method: str, *args: object) -> None:
         asked = self._engines.get(engine)
-        if asked is not None:
+        if asked is None:
+            return
+        try:
             getattr(asked, method)(*args)
+        except Exception:  # noqa: BLE001 (it must not, and what has to be done beside it is done all the same)
+            _log.exception("an engine raised", method=method)
 
     def _pong(self, message: wire.Ping) -> None:
         waiting = sum(job.unanswered for job in self._jobs.values())
-        vitals = self._vitals
-        pong = wire.Pong(
-            message.number,
-            vitals.memory_bytes(),
-            waiting,
-            self._overflowed,
-            vitals.stuck(),
-            vitals.overload(),
-        )
+        pong = wire.Pong(message.number, waiting, self._overflowed, self._vitals())
         self._send(pong, must=True)
 
-    def _send(self, message: Any, job: int | None = None, *, must: bool = False) -> bool:
+    def _send(self, message: Any, owner: _Key | None = None, *, must: bool = False) -> bool:
         try:
-            return self._channel is None or self._channel.send(message, job, must=must)
+            return self._channel is None or self._channel.send(message, owner, must=must)
         except TooLargeError:
             _log.error("a result is too large to be sent", kind=type(message).__name__)
             return False

@@ -40,8 +40,8 @@ class HostTimes:
     laptop that slept) finds the answers waiting."""
     silent_pings_loading: int = 120
     """The same while it loads a model: that may keep its interpreter busy for long."""
-    stuck_pings: int = 3
-    """Answers in a row which say that the MLX thread is stuck."""
+    troubled_pings: int = 20
+    """Answers in a row which say that the MLX thread is not well. One long quantum (a compile) is no reason."""
     stable_s: float = 60.0
     """Up for this long, it starts from the shortest delay again."""
     close_s: float = 20.0
@@ -83,7 +83,7 @@ class Host:
         self._last_exit_code: int | None = None
         self._closing = asyncio.Event()
         self._pong: wire.Pong | None = None
-        self._silent = self._stuck = 0
+        self._silent = self._troubled = 0
 
     # --- what operators see -----------------------------------------------------------------------------------
 
@@ -110,7 +110,10 @@ class Host:
             return f"the {self.spec.name} host is down: {self._why_down or 'it starts'}"
         missing = self._engines.keys() - self._ready - self._loading.keys()
         names = ", ".join(sorted(self._engines[number].spec.name for number in missing))
-        return f"the {self.spec.name} host was restarted and loads {names}" if names else ""
+        if names:
+            return f"the {self.spec.name} host was restarted and loads {names}"
+        trouble = self._pong.vitals.trouble if self._pong is not None and not self._loading else ""
+        return f"the {self.spec.name} host: {trouble}" if trouble else ""
 
     @property
     def health(self) -> HostHealth:
@@ -118,14 +121,15 @@ class Host:
         return HostHealth(
             up=self._channel is not None and not self.reason,
             restarts=self.restarts,
-            memory_bytes=pong.memory_bytes if pong is not None else 0,
+            memory_bytes=pong.vitals.memory_bytes if pong is not None else 0,
+            device_bytes=pong.vitals.device_bytes if pong is not None else 0,
             waiting=pong.waiting if pong is not None else 0,
         )
 
     @property
     def overload(self) -> Overload:
         """As the host's own schedulers see it."""
-        return Overload(self._pong.overload) if self._pong is not None else Overload.NONE
+        return Overload(self._pong.vitals.overload) if self._pong is not None else Overload.NONE
 
     # --- Link -------------------------------------------------------------------------------------------------
 
@@ -135,7 +139,7 @@ class Host:
 
     def why_down(self, engine: int) -> str | None:
         if self._channel is not None and engine in self._ready:
-            return None
+            return None  # also while its thread is in trouble: that may end
         return self.reason or f"this engine is not loaded in the {self.spec.name} host"
 
     async def load(self, engine: HostedEngine) -> None:
@@ -242,14 +246,14 @@ class Host:
         await asyncio.wait(waited, timeout=self._times.greet_s, return_when=asyncio.FIRST_COMPLETED)
         for task in first:
             task.cancel()
-        if not channel.greeted.is_set():
+        if lost.done() or not channel.greeted.is_set():
             if not lost.done():
                 process.kill()
                 channel.abort(TimeoutError(f"it did not greet in {self._times.greet_s:g} s"))
                 await channel.closed.wait()
             raise EngineError("host_failed", lost.result())
         self._channel = channel
-        self._silent = self._stuck = 0
+        self._silent = self._troubled = 0
         _log.info("engine host started", host=self.spec.name, pid=process.pid)
 
     async def _watch(self, lost: asyncio.Future[str]) -> str:
@@ -264,8 +268,12 @@ class Host:
             limit = self._times.silent_pings_loading if loading else self._times.silent_pings
             if self._silent > limit:
                 self._lose("it hangs: its event loop does not answer")
-            elif self._stuck >= self._times.stuck_pings and not loading:
-                self._lose("it hangs: its MLX thread is stuck")
+            elif loading or self._pong is None:
+                continue
+            elif self._pong.vitals.dead:
+                self._lose("its MLX thread has died")
+            elif self._troubled >= self._times.troubled_pings:
+                self._lose(f"it hangs: {self._pong.vitals.trouble}")
         return lost.result()
 
     def _lose(self, why: str) -> None:
@@ -313,7 +321,7 @@ class Host:
             if isinstance(message, wire.Pong):
                 self._pong = message
                 self._silent = 0
-                self._stuck = self._stuck + 1 if message.stuck else 0
+                self._troubled = self._troubled + 1 if message.vitals.trouble else 0
             elif isinstance(message, wire.Loaded):
                 self._on_loaded(message)
             elif isinstance(message, wire.LoadFailed):

@@ -128,13 +128,15 @@ class _Engines(Collector):
         up = GaugeMetricFamily("offhook_host_up", "1 while all engines of the host take requests", labels=["host"])
         restarts = CounterMetricFamily("offhook_host_restarts", "Times the host was started again", labels=["host"])
         memory = GaugeMetricFamily("offhook_host_memory_bytes", "Physical memory of the host", labels=["host"])
+        device = GaugeMetricFamily("offhook_host_device_bytes", "Memory that MLX holds", labels=["host"])
         waiting = GaugeMetricFamily("offhook_host_waiting_jobs", "Jobs without a first answer yet", labels=["host"])
         for name, host in health.hosts.items():
             up.add_metric([name], float(host.up))
             restarts.add_metric([name], host.restarts)
+            device.add_metric([name], host.device_bytes)
             memory.add_metric([name], host.memory_bytes)
             waiting.add_metric([name], host.waiting)
-        yield from (up, restarts, memory, waiting)
+        yield from (up, restarts, memory, device, waiting)
 
 
 async def measure_loop_lag(report: Callable[[float], None], *, every_s: float = 0.25) -> None:

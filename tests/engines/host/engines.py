@@ -10,8 +10,19 @@ from typing import Any
 
 from engines.api import EngineError
 from engines.llm.scripted import ScriptedLlm
+from engines.stt.scripted import ScriptedStt
 from engines.tts.scripted import ScriptedTts
-from streaming.jobs import Generate, Generation, Synthesis, SynthesisChunk, Synthesize, WordEnd
+from streaming.jobs import (
+    Generate,
+    Generation,
+    OpenTranscription,
+    Synthesis,
+    SynthesisChunk,
+    Synthesize,
+    Token,
+    Transcript,
+    WordEnd,
+)
 
 
 def set_up(path: str, level: str) -> None:
@@ -58,3 +69,28 @@ class WholeSegments(ScriptedTts):
             request.epoch, request.segment, bytes(48_000), 24_000, last=True, words=(WordEnd(4, 500.0),)
         )
         asyncio.get_running_loop().call_soon(deliver, chunk)
+
+
+class RaisingStt(ScriptedStt):
+    """Its streams break at the first final."""
+
+    def open(self, request: OpenTranscription, deliver: Callable[[Transcript], None]) -> Any:
+        return _Broken()
+
+
+class _Broken:
+    def feed(self, pcm: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    def finalize(self, request: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    def close(self) -> None:
+        raise ZeroDivisionError("oops")
+
+
+class Endless(ScriptedLlm):
+    """One token of nine megabytes."""
+
+    def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
+        asyncio.get_running_loop().call_soon(deliver, Token(request.epoch, "x" * 9_000_000))

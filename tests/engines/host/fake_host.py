@@ -34,6 +34,8 @@ def main() -> None:
         time.sleep(60)
     elif mode == "huge":
         sock.sendall(hello)
+        sock.recv(1 << 16)
+        time.sleep(0.3)
         sock.sendall(b"\xff\xff\xff\xff")
         time.sleep(60)
     elif mode == "half":
@@ -46,8 +48,8 @@ def main() -> None:
 
 
 def serve(sock: socket.socket, mode: str) -> None:
-    """Loads anything, and then: ``deaf`` reads no more, ``stuck`` has a stuck MLX thread, ``deathless`` does not stop,
-    ``unloading`` never unloads."""
+    """Loads anything, and then: ``deaf`` reads no more, ``stuck`` and ``dead`` have such an MLX thread, ``deathless``
+    does not stop; none of them ever unloads."""
     reader = FrameReader()
     reader_began = False
     if mode == "deathless":
@@ -61,7 +63,9 @@ def serve(sock: socket.socket, mode: str) -> None:
                 if isinstance(message, wire.Load):
                     answer: wire.FromHost = wire.Loaded(message.engine, 24_000, ("tone",))
                 elif isinstance(message, wire.Ping):
-                    answer = wire.Pong(message.number, 1, 0, 0, stuck=mode == "stuck", overload=3)
+                    trouble = "a decode has run for 40.0 s" if mode == "stuck" else ""
+                    vitals = wire.Vitals(1, 2, trouble, mode == "dead", overload=3)
+                    answer = wire.Pong(message.number, 0, 0, vitals)
                 elif isinstance(message, wire.Stop) and mode != "deathless":
                     return
                 else:

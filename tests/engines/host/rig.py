@@ -25,7 +25,7 @@ from streaming.jobs import (
     Synthesize,
 )
 
-TIMES = HostTimes(ping_every_s=0.05, silent_pings=100, silent_pings_loading=400, stuck_pings=3, close_s=20.0)
+TIMES = HostTimes(ping_every_s=0.05, silent_pings=100, silent_pings_loading=400, troubled_pings=20, close_s=20.0)
 FAKE_HOST = Path(__file__).parent / "fake_host.py"
 
 

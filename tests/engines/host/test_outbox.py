@@ -21,8 +21,10 @@ def test_what_waits_of_a_dead_job_is_dropped_and_makes_room() -> None:
     outbox = Outbox(6)
     for job in (1, 2, 1):
         assert outbox.add(b"ab", job)
-    outbox.drop(3)
-    outbox.drop(1)
+    outbox.drop(lambda owner: owner == 3)
+    assert len(outbox) == 3
+    outbox.drop(lambda owner: owner == 1)
+    Outbox(1).drop(lambda owner: True)
     assert outbox.add(b"cd", None)
     assert outbox.take(100) == [b"ab", b"cd"]
 

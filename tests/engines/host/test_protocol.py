@@ -118,11 +118,9 @@ from_host = st.one_of(
     st.builds(
         wire.Pong,
         number=numbers,
-        memory_bytes=numbers,
         waiting=numbers,
         overflowed=numbers,
-        stuck=st.booleans(),
-        overload=st.integers(0, 3),
+        vitals=st.builds(wire.Vitals, numbers, numbers, texts, st.booleans(), st.integers(0, 3)),
     ),
 )
 
