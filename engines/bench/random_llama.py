@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+_START, _END = "<|im_start|>", "<|im_end|>"
+_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + ' ' + m['content'] + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant ' }}{% endif %}"
+)
+
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
         "hidden_size": 64,
@@ -53,3 +59,30 @@ def random_llama(shape: str) -> Any:
         model.set_dtype(mx.bfloat16)
     mx.eval(model.parameters())
     return model
+
+
+def word(number: int) -> str:
+    """The word of a token: one word, one token, as :func:`random_checkpoint`'s tokenizer has it."""
+    return f"w{number}"
+
+
+def random_checkpoint(shape: str) -> tuple[Any, Any]:
+    """A model with a tokenizer for it, as ``mlx_lm.load`` gives them. It never stops by itself. For the MLX thread."""
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    model = random_llama(shape)
+    names = ["<unk>", _START, _END, "system", "user", "assistant"]
+    names += [word(number) for number in range(len(names), int(model.args.vocab_size))]
+    words = Tokenizer(models.WordLevel(vocab={name: i for i, name in enumerate(names)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.add_special_tokens([AddedToken(name, special=True) for name in names[:3]])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        unk_token="<unk>",
+        bos_token=_START,
+        clean_up_tokenization_spaces=False,
+        chat_template=_TEMPLATE,
+    )
+    return model, TokenizerWrapper(fast)

@@ -14,7 +14,7 @@ import structlog
 
 from engines.api import EngineError
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
-from engines.llm.mlx_rows import Rows, RowsLimits
+from engines.llm.mlx_rows import Load, Rows, RowsLimits, load_checkpoint
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed
 
 _log = structlog.get_logger(__name__)
@@ -38,10 +38,12 @@ class MlxLanguageModel:
         prefill_chunk_tokens: int = 512,
         max_kv_bytes: int = 4 * 2**30,
         max_kept_calls: int = 256,
-        warm_s: float = 2.0,
+        warm_s: float | None = None,
         speech_reserve_s: float = 0.15,
+        load: Load = load_checkpoint,
     ) -> None:
         self._model_dir = model_dir
+        self._load = load
         self._executor = executor
         self._max_generations = max_generations
         self._live: dict[tuple[str, int], Callable[[Generation], None]] = {}
@@ -67,7 +69,7 @@ class MlxLanguageModel:
             # mlx-lm would take a missing folder for the name of a repository, and ask the network for it.
             raise EngineError("load_failed", f"there is no model folder {self._model_dir}")
         try:
-            await self._executor.run(partial(self._rows.load, self._model_dir))
+            await self._executor.run(partial(self._rows.load, self._model_dir, self._load))
         except ExecutorUnavailableError as error:
             raise EngineError(error.code, str(error)) from error
         except Exception as error:

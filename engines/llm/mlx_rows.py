@@ -30,22 +30,35 @@ _CLAUSE_TOKENS = 12
 """Tokens of a clause: how many steps a row needs until its deadline is met."""
 _STARTS_TOGETHER = 8
 _PREFILLS_TOGETHER = 8
+_WARM_CPU_S = 2.0
+_WARM_GPU_S = 180.0
 
 _log = structlog.get_logger(__name__)
 
 Deliver = Callable[[str, int, Generation], None]
+Load = Callable[[Path], tuple[Any, Any]]
+"""Makes a model of mlx-lm and its tokenizer (mlx-lm's wrapper) from a folder, on the MLX thread."""
+
+
+def load_checkpoint(folder: Path) -> tuple[Any, Any]:
+    """As ``mlx_lm.load``."""
+    from mlx_lm.utils import load
+
+    model, tokenizer = load(str(folder))
+    return model, tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class RowsLimits:
-    """``speech_reserve_s``: what the first clause's speech needs of the time until the first-audio deadline."""
+    """``speech_reserve_s``: what the first clause's speech needs of the time until the first-audio deadline.
+    ``warm_s`` bounds the warm-up; by default it is short on a CPU, where no shape has to be compiled."""
 
     max_context_tokens: int
     max_generations: int
     prefill_chunk_tokens: int
     max_kv_bytes: int
     max_kept_calls: int
-    warm_s: float
+    warm_s: float | None
     speech_reserve_s: float
 
 
@@ -125,13 +138,12 @@ class Rows:
             counts |= loaded.contexts.snapshot()
         return counts
 
-    def load(self, model_dir: Path) -> None:
+    def load(self, model_dir: Path, load: Load) -> None:
         """Load, attach and warm. The weights are evaluated here: a lazy one would belong to this thread's stream."""
         self._executor.require_thread()
         import mlx.core as mx
-        from mlx_lm.utils import load
 
-        model, tokenizer = load(str(model_dir))
+        model, tokenizer = load(model_dir)
         mx.eval(model.parameters())
         words = Words(tokenizer)
         batch = open_batch(model, words.stop_tokens)
@@ -148,7 +160,7 @@ class Rows:
             max_rows=self._limits.max_generations,
             max_prefill_tokens=self._limits.prefill_chunk_tokens,
             max_prefill_rows=_PREFILLS_TOGETHER,
-            budget_s=self._limits.warm_s,
+            budget_s=limits.warm_s if limits.warm_s is not None else _warm_s(on_cpu=mx.default_device() == mx.cpu),
         ):
             self._executor.agenda.costs.seed(kinds[timed.step], timed.batch, timed.length, timed.seconds)
 
@@ -381,3 +393,7 @@ class Rows:
 
     def _key(self, call: str, epoch: int) -> Key:
         return Key(self._name, call, epoch)
+
+
+def _warm_s(*, on_cpu: bool) -> float:
+    return _WARM_CPU_S if on_cpu else _WARM_GPU_S

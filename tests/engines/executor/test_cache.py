@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.executor.cache import ClearCacheGuard, KeptCache, KeptCaches, common_prefix
+from engines.executor.cache import ClearCacheGuard, KeptCache, KeptCaches, SharedPrefixes, common_prefix
 
 
 @dataclass
@@ -72,6 +72,17 @@ def test_a_hold_has_an_end_and_comes_again() -> None:
     assert g.guard.holds_given_up == 1
     g.now = 22.0
     assert g.guard.holding
+
+
+def test_a_demand_holds_new_streams_at_once() -> None:
+    g = Guarded()
+    g.now = 100.0
+    g.guard.demand()
+    g.guard.serve(open_streams=1)
+    assert g.guard.holding
+    g.guard.serve(open_streams=0)
+    assert g.mlx.log == ["drain", "clear"]
+    assert not g.guard.holding
 
 
 def test_uninstalling_gives_the_real_function_back() -> None:
@@ -171,6 +182,55 @@ def test_forgetting_and_clearing_free_the_bytes() -> None:
     assert (len(k), k.nbytes) == (2, 80)
     k.clear()
     assert (len(k), k.nbytes) == (0, 0)
+
+
+def test_what_a_failed_batch_lost_is_not_used() -> None:
+    k = kept()
+    gone = cache([1, 2])
+    gone.lost = True
+    k.keep("a", gone)
+    assert k.shared("a", [1, 2, 3]) == 0
+    assert k.take("a", [1, 2, 3]) is None
+
+
+def test_shedding_makes_room_oldest_first() -> None:
+    k = kept()
+    k.keep("a", cache([1]))
+    k.keep("b", cache([1]))
+    assert k.shed()
+    assert [k.shared(call, [1]) for call in "ab"] == [0, 1]
+    assert k.shed()
+    assert not k.shed()
+    assert (k.evicted, k.nbytes) == (2, 0)
+
+
+def test_a_prefix_is_found_by_exactly_its_tokens() -> None:
+    shared = SharedPrefixes(max_bytes=10**6, max_entries=4)
+    held = cache([1, 2, 3])
+    shared.put(held)
+    shared.put(cache([1, 2, 3]))
+    shared.put(cache([]))
+    assert shared.get([1, 2, 3]) is held
+    assert shared.get([1, 2]) is None
+    assert shared.get([1, 2, 3, 4]) is None
+    assert (len(shared), shared.nbytes, shared.hits) == (1, 60, 1)
+
+
+def test_prefixes_are_bounded_and_the_least_recently_used_goes_first() -> None:
+    shared = SharedPrefixes(max_bytes=100, max_entries=2)
+    shared.put(cache([1]))
+    shared.put(cache([2]))
+    assert shared.get([1]) is not None
+    shared.put(cache([3]))
+    assert [shared.get([token]) is not None for token in (1, 2, 3)] == [True, False, True]
+    shared.put(cache([4, 5, 6, 7]))  # 80 bytes: with another it is too much
+    assert (len(shared), shared.nbytes) == (2, 100)
+    shared.put(cache([8] * 6))  # 120 alone
+    assert (len(shared), shared.nbytes) == (0, 0)
+    assert not shared.shed()
+    shared.put(cache([1]))
+    shared.clear()
+    assert (len(shared), shared.nbytes) == (0, 0)
 
 
 def test_an_empty_cache_is_not_kept() -> None:

@@ -160,7 +160,7 @@ async def test_using_the_model_from_another_thread_raises(b: Bench) -> None:
     with pytest.raises(WrongThreadError):
         b.rows.insert(Generate("a", 1, (user("ma"),), Priority.FINAL, 0.0))
     with pytest.raises(WrongThreadError):
-        b.rows.load(Path())
+        b.rows.load(Path(), lambda folder: (None, None))
     with pytest.raises(WrongThreadError):
         b.rows.close()
 
