@@ -7,6 +7,7 @@ is taken to cost a little more, and the first such quantum says what it really c
 
 from __future__ import annotations
 
+import itertools
 from bisect import insort
 from dataclasses import dataclass, field
 
@@ -80,7 +81,7 @@ def _between(points: list[tuple[float, float]], at: float, *, proportional: bool
     last_x, last_y = points[-1]
     if at <= points[0][0]:
         return points[0][1]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if at <= x1:
             return y0 + (y1 - y0) * (at - x0) / (x1 - x0) if x1 > x0 else y1
     if len(points) > 1:

@@ -11,7 +11,8 @@ place in eviction order, nothing else. The rules:
    left then is its slack.
 3. A quantum is widened, job by job in order of deadline, only while that costs every job due earlier no more than its
    slack. Jobs that will be late anyway have none to lose: under overload wide batches are what ends it.
-4. Rows that decode wait for a prompt of theirs that is on its way if their slack allows: one step then serves both.
+4. A batch that is first waits (until :data:`OVERTAKEN_S` past its deadline) for work that gains nothing by waiting (what shares no quanta, prompts on their way to
+   a decoding batch) if everybody due before that work has the slack: the batch may have grown by then.
 5. Speculative jobs have no deadline. They get quanta of their own only when no live job could run, short ones, and
    ride along in a live one by rule 3. One that holds an instance of a pool for which a live job waits goes on with that
    job's deadline.
@@ -21,6 +22,7 @@ place in eviction order, nothing else. The rules:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -38,7 +40,7 @@ MAX_GROUPS = 256
 LATEST_S: Mapping[Priority, float] = {
     Priority.FINAL: 0.5,
     Priority.FIRST_AUDIO: 0.8,
-    Priority.DECODE: 2.0,
+    Priority.DECODE: 4.0,
     Priority.PLAYOUT: 4.0,
     Priority.PARTIAL: 1.0,
 }
@@ -49,8 +51,13 @@ RENEWED_S: Mapping[Priority, float] = {
     Priority.DECODE: 0.5,
     Priority.PLAYOUT: 0.5,
     Priority.PARTIAL: 0.5,
+    Priority.SPECULATIVE: math.inf,
 }
-"""When the next quantum of a job is due that had all the quanta it asked for, its deadline having passed."""
+"""How long after it the next quantum of a job is due that has had all the quanta it asked for."""
+OVERTAKEN_S = 0.5
+"""A job that is later than that is not overtaken any more for the sake of wider batches: else it could starve."""
+CHEAP_COMPANY = 1 / 3
+"""A second job in a quantum must cost no more than this share of the first for a batch to be worth waiting for."""
 ALONE_S = 0.1
 """How long a quantum that can be cut may be while no other live job waits: what a newcomer may have to wait."""
 SHARED_S = 0.05
@@ -59,7 +66,6 @@ LEAST_UNITS = 32
 """A cut quantum does at least so much, or overhead would eat it."""
 
 _JOINING = ("start", "prefill")
-_JOINED = "decode"
 _due = attrgetter("due")
 
 
@@ -78,6 +84,13 @@ class _Group:
         self.jobs = self.finished = self.round = self.units = 0
         self.length = 1
         self.need_s = 0.0
+
+    def gains(self, length: int) -> bool:
+        """Whether a batch of it is worth waiting for."""
+        if self.kind.max_batch == 1:
+            return False
+        alone_s = self.costs.estimate(1, length)
+        return self.costs.estimate(2, length) - alone_s <= alone_s * CHEAP_COMPANY
 
     def count(self, job: _Job, test: int) -> float:
         """Add a job to what is needed; returns by how much that grew, in seconds.
@@ -110,6 +123,12 @@ class _Group:
             return 0.0
         self.need_s = need_s
         return grown_s
+
+    def need_at_width(self, members: int) -> float:
+        """What is needed of the group so far if every quantum is as wide as so many members make it."""
+        if self.cut:
+            return self.need_s
+        return (self.finished + self.round) * self.costs.estimate(min(members, self.kind.max_batch), self.length)
 
 
 @dataclass(slots=True, eq=False)
@@ -193,8 +212,8 @@ class Agenda:
     ``units`` is a job's share of its next quantum (all tokens left to prefill, phonemes, frames; 1 for a decode step),
     ``bucket`` the padded shape it runs in, ``remaining`` how many quanta like it the job still needs before its
     deadline is met, this one included (a decode: the tokens to the end of the clause). ``deadline`` is when those
-    quanta should be done: who has more stages to come takes their cost off. It stays through :meth:`advance`, until
-    :meth:`move` or until it has passed and ``remaining`` quanta were served.
+    quanta should be done: who has more stages to come takes their cost off. It stays through :meth:`advance` and
+    until :meth:`move`, or until ``remaining`` quanta were served and no more were asked for.
     """
 
     def __init__(self, costs: Costs | None = None, *, max_jobs: int = MAX_JOBS) -> None:
@@ -289,8 +308,8 @@ class Agenda:
             self._ladder.note(0.0, now)
             return None
         head = ready[0]
-        if head.group.kind.name == _JOINED:
-            head = self._joining(order, ready, now) or head
+        if head.due < math.inf and head.group.kind.name not in _JOINING and head.group.gains(head.length):
+            head = self._before_a_batch(order, ready, now) or head
         quantum = self._widened(order, ready, head, now)
         live = sum(job.due < math.inf for job in order)
         return self._serve(quantum, waits=live > sum(job.due < math.inf for job in quantum.jobs))
@@ -310,8 +329,7 @@ class Agenda:
             if job.spent:
                 job.spent = False
                 job.remaining = 1
-                if job.due <= now:
-                    job.due = now + RENEWED_S[job.priority]
+                job.due = max(job.due, now + RENEWED_S[job.priority])
         self._served.clear()
 
     def _in_order(self) -> list[_Job]:
@@ -343,29 +361,40 @@ class Agenda:
 
     # --- the demand test --------------------------------------------------------------------------------------
 
-    def _joining(self, order: Sequence[_Job], ready: Sequence[_Job], now: float) -> _Job | None:
-        """A live prompt on its way to the rows of ``ready``'s first job, if all that are due before it can wait."""
-        owner = ready[0].group.kind.owner
-        joining = next(
-            (
-                job
-                for job in ready
-                if job.group.kind.owner == owner and job.group.kind.name in _JOINING and job.due < math.inf
-            ),
-            None,
-        )
-        if joining is None:
+    def _before_a_batch(self, order: Sequence[_Job], ready: Sequence[_Job], now: float) -> _Job | None:
+        """What should go before the batch that is first in order, because it gains nothing by waiting, while the batch
+        may gain members: the first live job that shares no quanta, or a prompt on its way to a decoding batch. None if
+        somebody due before that job has not the time."""
+        group = ready[0].group
+        for going_first in ready:
+            kind = going_first.group.kind
+            if going_first.group is not group and (kind.max_batch == 1 or kind.name in _JOINING):
+                break
+        else:
             return None
-        cost_s = joining.group.costs.estimate(1, joining.length) * (1 if joining.group.cut else joining.remaining)
+        if going_first.due == math.inf:
+            return None
+        cost_s = going_first.group.costs.estimate(1, going_first.length)
+        if not going_first.group.cut:
+            cost_s *= going_first.remaining
+        if cost_s <= 0.0:  # nothing is known of it
+            return None
         self._tests += 1
-        done = now
+        test, done, done_wide = self._tests, now, now
+        members = Counter(id(job.group) for job in order)
+        wide: dict[int, float] = {}
         for job in order:
-            if job is joining:
-                return joining
-            done += job.group.count(job, self._tests)
-            if 0.0 <= job.due - done < cost_s:
+            if job is going_first:
+                break
+            group = job.group
+            done += group.count(job, test)
+            # Who counts on sharing quanta must get to: the slack that wide batches will need is not to be spent.
+            need_s = group.need_at_width(members[id(group)])
+            done_wide += need_s - wide.get(id(group), 0.0)
+            wide[id(group)] = need_s
+            if (done <= job.due < done_wide + cost_s) or job.due < now - OVERTAKEN_S:
                 return None
-        raise AssertionError("a ready job is in the order")
+        return going_first
 
     def _widened(self, order: Sequence[_Job], ready: Sequence[_Job], head: _Job, now: float) -> _Quantum:
         """The head and the jobs that share its quantum. Notes how late the latest live job will be."""
