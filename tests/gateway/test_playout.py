@@ -216,3 +216,11 @@ async def test_closed_it_is_silent_and_holds_nothing() -> None:
     await asyncio.sleep(1)
     assert rig.sink.samples == 0
     assert not rig.playout._tracks
+
+
+@virtual
+async def test_each_segment_may_have_a_rate_of_its_own() -> None:
+    rig = Rig()
+    rig.playout.expect(1, 24_000)
+    lengths = [rig.audio(1, 400, rate_hz=rate) for rate in (24_000, 22_050, 16_000, 24_000)]
+    assert all(length is not None and abs(length - 9_600) <= 1 for length in lengths)
