@@ -31,6 +31,7 @@ class MlxKokoro:
     """:class:`engines.api.TextToSpeech` over a checkpoint folder: ``config.json``, ``*.safetensors`` and
     ``voices/NAME.safetensors``; ``lexicon_dir`` and ``g2p_dir`` hold the catalogue's ``misaki-en`` and ``g2p-en``.
 
+    ``voices`` are offered, the first as the default (left out: the English ones that are there).
     ``id_buckets`` are lengths of text (phonemes and two), ``frame_buckets`` lengths of speech (25 ms each); every pair
     of batch size and bucket is run once at the start, which takes about a second each on CUDA. Failure codes:
     ``unknown_voice``, ``unsupported_language``, ``not_started``, ``invalid_request``, ``overloaded``, ``bad_audio``,
@@ -46,6 +47,7 @@ class MlxKokoro:
         g2p_dir: Path,
         executor: MlxExecutor,
         *,
+        voices: Sequence[str] | None = None,
         max_segments: int = 128,
         max_batch: int = 8,
         id_buckets: Sequence[int] = ID_BUCKETS,
@@ -63,7 +65,7 @@ class MlxKokoro:
             id_units=4 * id_buckets[-1],
             frame_units=frame_buckets[-1],
         )
-        self._voices = voice_names(model_dir, ".safetensors")
+        self._voices = tuple(voices) if voices is not None else voice_names(model_dir, ".safetensors")
         self._segments = Segments(executor, max_segments)
         self._rows = KokoroRows(executor, self._buckets, self._segments.answer)
         self._text: KokoroText | None = None
@@ -77,8 +79,9 @@ class MlxKokoro:
         model_dir = self._folders[0]
         if not (model_dir / "config.json").is_file():
             raise EngineError("load_failed", f"there is no model folder {model_dir}")
-        if not self._voices:
-            raise EngineError("load_failed", f"there is no English voice in {model_dir / 'voices'}")
+        missing = [name for name in self._voices if not (model_dir / "voices" / f"{name}.safetensors").is_file()]
+        if missing or not self._voices:
+            raise EngineError("load_failed", f"no voice {' '.join(missing) or 'for English'} in {model_dir / 'voices'}")
         try:
             text = await asyncio.to_thread(KokoroText.load, *self._folders, self._buckets.max_phonemes)
             await self._executor.run(partial(self._rows.load, model_dir, self._voices))

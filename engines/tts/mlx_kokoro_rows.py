@@ -18,7 +18,8 @@ import numpy as np
 import structlog
 
 from engines.executor.policy import Choice, Key, Kind
-from engines.executor.thread import EVICTED, MlxExecutor
+from engines.executor.thread import MlxExecutor
+from engines.executor.workload import EVICTED
 from engines.tts.kokoro_audio import BadAudioError, chunks, spoken_pcm
 from engines.tts.kokoro_text import RATE_HZ, KokoroInput
 from engines.tts.mlx_segments import Answers

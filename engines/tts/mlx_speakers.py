@@ -76,9 +76,9 @@ def _load(folder: Path, *, lazy: bool = False) -> Any:
 def _no_progress_thread() -> None:
     """Its generator makes a progress bar, a disabled one, and with it a thread that watches bars until the process
     ends."""
-    from tqdm import tqdm
+    import tqdm  # type: ignore[import-untyped]
 
-    tqdm.monitor_interval = 0
+    tqdm.tqdm.monitor_interval = 0
 
 
 def shared_bytes(models: Sequence[Any]) -> tuple[int, int]:

@@ -15,7 +15,8 @@ import numpy as np
 import structlog
 
 from engines.executor.policy import Choice, Key, Kind
-from engines.executor.thread import EVICTED, MlxExecutor
+from engines.executor.thread import MlxExecutor
+from engines.executor.workload import EVICTED
 from engines.tts.mlx_segments import Answers
 from streaming.jobs import Priority, SynthesisChunk, SynthesisFailed, Synthesize
 

@@ -55,7 +55,7 @@ class Bench:
             self.quanta.append((choice.kind.name, len(choice.keys)))
             inner(choice)
 
-        self.rows.quantum = quantum
+        self.rows.quantum = quantum  # type: ignore[method-assign]
 
     @property
     def net(self) -> Any:
@@ -359,9 +359,11 @@ async def test_errors_at_the_start_say_what_is_missing(tmp_path: Path, folder: P
     with pytest.raises(EngineError) as caught:
         await make(folder, executor).start()
     assert caught.value.code == "load_failed"
+    with pytest.raises(EngineError, match="no voice jf_alpha in"):
+        await make(folder, executor, voices=["am_adam", "jf_alpha"]).start()
     for voice in (folder / "voices").iterdir():
         voice.unlink()
-    with pytest.raises(EngineError, match="no English voice"):
+    with pytest.raises(EngineError, match="no voice for English"):
         await make(folder, executor).start()
 
 

@@ -7,9 +7,9 @@ to the rounding of float32, and the source by itself with the formula in float64
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from tests.engines.tts.tiny_kokoro import CONFIG, FRAME_SAMPLES, patch_decoder, 
 
 pytestmark = [needs_mlx, pytest.mark.timeout(120)]
 
-T = TypeVar("T")
 TEXTS = ("hɛlO ðɛɹ.", "ɐ", "aɪ æm əlIv", "sO ɐ lɔŋɡəɹ sɛntəns, wɪθ mɔɹ.")
 IDS = [[0, *(CONFIG["vocab"][letter] for letter in text), 0] for text in TEXTS]
 NUMBERS = np.random.default_rng(3).standard_normal(1 << 16).astype(np.float32) * 0.3
@@ -186,7 +185,7 @@ def _source(
 
 
 async def test_the_noise_is_the_same_every_time(executor: MlxExecutor, folder: Path) -> None:
-    def twice() -> list[Callable[[], Any]]:
+    def twice() -> list[npt.NDArray[np.float32]]:
         pair = Pair(folder)
         return [pair.together([1], 16, 48)[0][1] for _ in range(2)]
 

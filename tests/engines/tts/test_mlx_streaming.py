@@ -45,7 +45,7 @@ class Bench:
             self.quanta.append((choice.kind.name, choice.keys[0].call, choice.keys[0].part))
             inner(choice)
 
-        self.rows.quantum = quantum
+        self.rows.quantum = quantum  # type: ignore[method-assign]
 
     async def free(self) -> int:
         return await self.executor.run(lambda: len(self.rows._free))
