@@ -204,7 +204,7 @@ def device_short(mx: Any, need_mb: float) -> str | None:
     Runs on the MLX thread. Metal tells what it advises to keep at most, CUDA what the device has.
     """
     info: Mapping[str, Any] = mx.device_info()
-    limit = info.get("max_recommended_working_set_size") or info.get("total_memory") or 0
+    limit = info.get("max_recommended_working_set_size") or info.get("total_memory") or info.get("memory_size") or 0
     if not limit or need_mb <= 0:
         return None
     free_mb = max(0.0, (int(limit) - mx.get_active_memory()) / _MB)

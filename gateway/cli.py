@@ -19,6 +19,7 @@ ConfigFile = Annotated[
 
 
 def application() -> typer.Typer:
+    from engines.bench.command import add_bench_commands
     from gateway.models_command import add_models_commands
     from loadtest.command import add_call_command
 
@@ -34,6 +35,7 @@ def application() -> typer.Typer:
     add_call_command(app, hearing_model)
     app.command("doctor")(doctor)
     add_models_commands(app)
+    add_bench_commands(app)
     return app
 
 
