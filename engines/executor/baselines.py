@@ -22,8 +22,8 @@ class _Job:
 
 
 class Fifo:
-    """The same quanta and the same batches, served in the order in which each became ready: a job that had a quantum goes
-    to the back of the queue with its next. All that fit share a quantum, whatever it costs."""
+    """The same quanta and the same batches, served in the order in which each became ready: a job that had a quantum
+    goes to the back of the queue with its next. All that fit share a quantum, whatever it costs."""
 
     def __init__(self) -> None:
         self._jobs: dict[Key, _Job] = {}

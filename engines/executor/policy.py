@@ -11,8 +11,9 @@ place in eviction order, nothing else. The rules:
    left then is its slack.
 3. A quantum is widened, job by job in order of deadline, only while that costs every job due earlier no more than its
    slack. Jobs that will be late anyway have none to lose: under overload wide batches are what ends it.
-4. A batch that is first waits (until :data:`OVERTAKEN_S` past its deadline) for work that gains nothing by waiting (what shares no quanta, prompts on their way to
-   a decoding batch) if everybody due before that work has the slack: the batch may have grown by then.
+4. A batch that is first waits (until :data:`OVERTAKEN_S` past its deadline) for work that gains nothing by waiting, as
+   it shares no quanta or is a prompt on its way to a decoding batch, if everybody due before that work has the
+   slack: the batch may have grown by then.
 5. Speculative jobs have no deadline. They get quanta of their own only when no live job could run, short ones, and
    ride along in a live one by rule 3. One that holds an instance of a pool for which a live job waits goes on with that
    job's deadline.
@@ -28,7 +29,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from engines.api import Overload
-from engines.executor.costs import Costs, KindCosts
+from engines.executor.costs import Costs
+from engines.executor.demand import Group, Job, Quantum
 from engines.executor.kinds import Choice, Key, Kind
 from engines.executor.overload import Ladder
 from streaming.jobs import Priority
@@ -56,145 +58,13 @@ RENEWED_S: Mapping[Priority, float] = {
 """How long after it the next quantum of a job is due that has had all the quanta it asked for."""
 OVERTAKEN_S = 0.5
 """A job that is later than that is not overtaken any more for the sake of wider batches: else it could starve."""
-CHEAP_COMPANY = 1 / 3
-"""A second job in a quantum must cost no more than this share of the first for a batch to be worth waiting for."""
 ALONE_S = 0.1
 """How long a quantum that can be cut may be while no other live job waits: what a newcomer may have to wait."""
 SHARED_S = 0.05
 """The same while others wait, and for speculation."""
-LEAST_UNITS = 32
-"""A cut quantum does at least so much, or overhead would eat it."""
 
 _JOINING = ("start", "prefill")
 _due = attrgetter("due")
-
-
-class _Group:
-    """The jobs that could share quanta: one kind, and one bucket where the kind wants them alike. The counts are of
-    the demand test now running (``test``): what its members so far need together."""
-
-    __slots__ = ("bucket", "costs", "cut", "finished", "jobs", "kind", "length", "need_s", "round", "test", "units")
-
-    def __init__(self, kind: Kind, bucket: int, costs: KindCosts) -> None:
-        self.kind = kind
-        self.bucket = bucket
-        self.costs = costs
-        self.cut = kind.max_units is not None
-        self.test = 0
-        self.jobs = self.finished = self.round = self.units = 0
-        self.length = 1
-        self.need_s = 0.0
-
-    def gains(self, length: int) -> bool:
-        """Whether a batch of it is worth waiting for."""
-        if self.kind.max_batch == 1:
-            return False
-        alone_s = self.costs.estimate(1, length)
-        return self.costs.estimate(2, length) - alone_s <= alone_s * CHEAP_COMPANY
-
-    def count(self, job: _Job, test: int) -> float:
-        """Add a job to what is needed; returns by how much that grew, in seconds.
-
-        More jobs than fit one quantum go in rounds of as many as fit, each as long as its longest job.
-        """
-        if self.test != test:
-            self.test = test
-            self.jobs = self.finished = self.round = self.units = 0
-            self.length = 1
-            self.need_s = 0.0
-        max_batch = self.kind.max_batch
-        if self.cut:
-            self.jobs += 1
-            self.units += job.units * job.remaining
-            need_s = self.costs.estimate(min(self.jobs, max_batch), self.units)
-        else:
-            if self.jobs and self.jobs % max_batch == 0:
-                self.finished += self.round
-                self.round = 0
-            self.jobs += 1
-            if job.remaining > self.round:
-                self.round = job.remaining
-            if job.length > self.length:
-                self.length = job.length
-            batch = self.jobs if self.jobs < max_batch else max_batch
-            need_s = (self.finished + self.round) * self.costs.estimate(batch, self.length)
-        grown_s = need_s - self.need_s
-        if grown_s <= 0.0:
-            return 0.0
-        self.need_s = need_s
-        return grown_s
-
-    def need_at_width(self, members: int) -> float:
-        """What is needed of the group so far if every quantum is as wide as so many members make it."""
-        if self.cut:
-            return self.need_s
-        return (self.finished + self.round) * self.costs.estimate(min(members, self.kind.max_batch), self.length)
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    key: Key
-    group: _Group
-    priority: Priority
-    deadline: float
-    """As the workload named it."""
-    due: float
-    """As the policy takes it: infinite for speculation only."""
-    units: int
-    length: int
-    remaining: int
-    holds: bool = False
-    """It holds an instance of its kind's pool."""
-    spent: bool = False
-    """It had all the quanta it asked for and has not been advanced since."""
-
-
-class _Quantum:
-    """The quantum being put together."""
-
-    __slots__ = ("_costs", "_room", "_seconds", "_units", "jobs", "kind", "length")
-
-    def __init__(self, head: _Job, room: int) -> None:
-        self.kind = head.group.kind
-        self.jobs = [head]
-        self.length = head.length
-        self._costs = head.group.costs
-        self._units = head.units
-        self._room = room
-        self._seconds = self._costs.estimate(1, head.length)
-
-    def takes(self, job: _Job) -> bool:
-        """Whether a job of the group has room in it, time aside."""
-        kind = self.kind
-        if len(self.jobs) >= kind.max_batch or (
-            kind.max_units is not None and self._units + job.units > kind.max_units
-        ):
-            return False
-        return kind.pool is None or job.holds or self._room > 0
-
-    def widen(self, job: _Job, slack_s: float) -> float:
-        """Add the job if it makes the quantum longer by no more than ``slack_s``. Returns by how much, or 0."""
-        length = self.length + job.length if self.kind.max_units is not None else max(self.length, job.length)
-        seconds = self._costs.estimate(len(self.jobs) + 1, length)
-        longer_s = seconds - self._seconds
-        if longer_s > slack_s:
-            return 0.0
-        self.jobs.append(job)
-        self._units += job.units
-        self._room -= not job.holds
-        self.length, self._seconds = length, seconds
-        return max(0.0, longer_s)
-
-    def cut_to(self, seconds: float) -> int:
-        """How many units it may take to last no longer than that, as far as is known."""
-        bound = self.kind.max_units
-        assert bound is not None
-        if self._costs.estimate(len(self.jobs), min(self.length, bound)) <= seconds:
-            return bound
-        units = LEAST_UNITS
-        while units * 2 <= bound and self._costs.estimate(len(self.jobs), units * 2) <= seconds:
-            units *= 2
-        return min(units, bound)
 
 
 @dataclass(slots=True)
@@ -219,10 +89,10 @@ class Agenda:
     def __init__(self, costs: Costs | None = None, *, max_jobs: int = MAX_JOBS) -> None:
         self.costs = costs if costs is not None else Costs()
         self._max_jobs = max_jobs
-        self._jobs: dict[Key, _Job] = {}
-        self._groups: dict[tuple[Kind, int], _Group] = {}
+        self._jobs: dict[Key, Job] = {}
+        self._groups: dict[tuple[Kind, int], Group] = {}
         self._pools: dict[str, _Pool] = {}
-        self._served: list[_Job] = []
+        self._served: list[Job] = []
         self._evicted: list[tuple[Key, Kind]] = []
         self._ladder = Ladder()
         self._tests = 0
@@ -261,7 +131,7 @@ class Agenda:
         if key in self._jobs:
             raise ValueError(f"{key} is already on the agenda")
         group = self._group(kind, bucket)
-        job = _Job(key, group, priority, deadline, _due_time(priority, deadline, now), units, 1, remaining)
+        job = Job(key, group, priority, deadline, _due_time(priority, deadline, now), units, 1, remaining)
         job.length = _length(group, units)
         self._jobs[key] = job
         if len(self._jobs) > self._max_jobs:
@@ -332,7 +202,7 @@ class Agenda:
                 job.due = max(job.due, now + RENEWED_S[job.priority])
         self._served.clear()
 
-    def _in_order(self) -> list[_Job]:
+    def _in_order(self) -> list[Job]:
         """Every job, the earliest deadline first and speculation last."""
         jobs = sorted(self._jobs.values(), key=_due)
         wanted: dict[str, float] = {}
@@ -345,7 +215,7 @@ class Agenda:
         lent = [(job, self._inherited(job, wanted)) for job in jobs]
         return [job for job, _ in sorted(lent, key=lambda pair: pair[1])]
 
-    def _inherited(self, job: _Job, wanted: Mapping[str, float]) -> float:
+    def _inherited(self, job: Job, wanted: Mapping[str, float]) -> float:
         """A job that holds what another waits for goes before that one (and is due with it)."""
         due = job.due
         for name, waiting_due in wanted.items():
@@ -353,7 +223,7 @@ class Agenda:
                 due = min(due, waiting_due)
         return due
 
-    def _may_run(self, job: _Job, hold_streams: bool) -> bool:
+    def _may_run(self, job: Job, hold_streams: bool) -> bool:
         kind = job.group.kind
         if hold_streams and kind.opens_stream:
             return False
@@ -361,7 +231,7 @@ class Agenda:
 
     # --- the demand test --------------------------------------------------------------------------------------
 
-    def _before_a_batch(self, order: Sequence[_Job], ready: Sequence[_Job], now: float) -> _Job | None:
+    def _before_a_batch(self, order: Sequence[Job], ready: Sequence[Job], now: float) -> Job | None:
         """What should go before the batch that is first in order, because it gains nothing by waiting, while the batch
         may gain members: the first live job that shares no quanta, or a prompt on its way to a decoding batch. None if
         somebody due before that job has not the time."""
@@ -396,20 +266,20 @@ class Agenda:
                 return None
         return going_first
 
-    def _widened(self, order: Sequence[_Job], ready: Sequence[_Job], head: _Job, now: float) -> _Quantum:
+    def _widened(self, order: Sequence[Job], ready: Sequence[Job], head: Job, now: float) -> Quantum:
         """The head and the jobs that share its quantum. Notes how late the latest live job will be."""
         self._tests += 1
         test = self._tests
         group = head.group
         may_run = None if len(ready) == len(order) else {id(job) for job in ready}
-        quantum = _Quantum(head, self._room(head))
+        quantum = Quantum(head, self._room(head))
         done = now + group.count(head, test)
         latest, least_slack = 0.0, math.inf
         for job in order:
             if job is head:
                 slack = job.due - done
             else:
-                if job.group is group and quantum.takes(job) and (may_run is None or id(job) in may_run):
+                if job.group is group and (may_run is None or id(job) in may_run):
                     least_slack -= quantum.widen(job, least_slack)
                 if job.due == math.inf:
                     continue
@@ -422,7 +292,7 @@ class Agenda:
         self._ladder.note(latest, now)
         return quantum
 
-    def _room(self, head: _Job) -> int:
+    def _room(self, head: Job) -> int:
         """How many jobs that hold no instance yet may join the head's quantum."""
         name = head.group.kind.pool
         if name is None:
@@ -430,7 +300,7 @@ class Agenda:
         pool = self._pools[name]
         return pool.size - len(pool.holders | {head.key})
 
-    def _serve(self, quantum: _Quantum, waits: bool) -> Choice:
+    def _serve(self, quantum: Quantum, waits: bool) -> Choice:
         kind = quantum.kind
         for job in quantum.jobs:
             if kind.pool is not None:
@@ -447,14 +317,14 @@ class Agenda:
 
     # --- room -------------------------------------------------------------------------------------------------
 
-    def _group(self, kind: Kind, bucket: int) -> _Group:
+    def _group(self, kind: Kind, bucket: int) -> Group:
         key = (kind, bucket if kind.alike else 0)
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= MAX_GROUPS:  # of models that were closed, or buckets out of use
                 used = {id(job.group) for job in self._jobs.values()}
                 self._groups = {known: group for known, group in self._groups.items() if id(group) in used}
-            group = self._groups[key] = _Group(kind, key[1], self.costs.of(kind))
+            group = self._groups[key] = Group(kind, key[1], self.costs.of(kind))
         return group
 
     def _evict(self) -> None:
@@ -470,6 +340,6 @@ def _due_time(priority: Priority, deadline: float, now: float) -> float:
     return min(max(deadline, now), now + LATEST_S[priority])
 
 
-def _length(group: _Group, units: int) -> int:
+def _length(group: Group, units: int) -> int:
     """What a quantum's cost depends on beside the batch: see :meth:`Costs.estimate`."""
     return group.bucket if group.kind.alike and group.bucket else units

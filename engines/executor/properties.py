@@ -11,7 +11,8 @@ import random
 from collections.abc import Sequence
 
 from engines.executor.costs import Costs
-from engines.executor.policy import LATEST_S, OVERTAKEN_S, Agenda, Choice, Key, Kind, _Job
+from engines.executor.demand import Job
+from engines.executor.policy import LATEST_S, OVERTAKEN_S, Agenda, Choice, Key, Kind
 from streaming.jobs import Priority
 
 _KINDS = (
@@ -139,24 +140,24 @@ def _speculated(choice: Choice, able: set[Key], due: dict[Key, float], waited_fo
     return None if waited_for and choice.kind.pool is not None else "speculation ran while live work could"
 
 
-def _demands(agenda: Agenda, order: Sequence[_Job], now: float) -> dict[Key, float]:
+def _demands(agenda: Agenda, order: Sequence[Job], now: float) -> dict[Key, float]:
     """When each live job is done if all run in order of deadline, as the demand test counts."""
     done: dict[Key, float] = {}
     live = [job for job in order if job.due < math.inf]
     for place, job in enumerate(live):
-        by_group: dict[int, list[_Job]] = {}
+        by_group: dict[int, list[Job]] = {}
         for other in live[: place + 1]:
             by_group.setdefault(id(other.group), []).append(other)
         done[job.key] = now + sum(_need(agenda.costs, jobs) for jobs in by_group.values())
     return done
 
 
-def _need(costs: Costs, jobs: Sequence[_Job]) -> float:
+def _need(costs: Costs, jobs: Sequence[Job]) -> float:
     """The most that any beginning of the list needs: who comes later takes nothing off what is needed."""
     return max(_need_of(costs, jobs[:count]) for count in range(1, len(jobs) + 1))
 
 
-def _need_of(costs: Costs, jobs: Sequence[_Job]) -> float:
+def _need_of(costs: Costs, jobs: Sequence[Job]) -> float:
     kind = jobs[0].group.kind
     if kind.max_units is not None:
         return costs.estimate(kind, min(len(jobs), kind.max_batch), sum(job.units * job.remaining for job in jobs))
@@ -165,12 +166,12 @@ def _need_of(costs: Costs, jobs: Sequence[_Job]) -> float:
     return quanta * costs.estimate(kind, min(len(jobs), kind.max_batch), max(job.length for job in jobs))
 
 
-def _hurt(agenda: Agenda, choice: Choice, order: Sequence[_Job], done: dict[Key, float]) -> str | None:
+def _hurt(agenda: Agenda, choice: Choice, order: Sequence[Job], done: dict[Key, float]) -> str | None:
     """Whether riders made late what was due before them and was in time. Only where the head is the first of all: a
     head that was let by was tested by another rule."""
     if choice.keys[0] != order[0].key:
         return None
-    members: list[_Job] = []
+    members: list[Job] = []
     chosen = set(choice.keys)
     whole_s = agenda.costs.estimate(choice.kind, len(chosen), _joint(choice, [j for j in order if j.key in chosen]))
     for job in order:
@@ -184,7 +185,7 @@ def _hurt(agenda: Agenda, choice: Choice, order: Sequence[_Job], done: dict[Key,
     return None
 
 
-def _joint(choice: Choice, jobs: Sequence[_Job]) -> int:
+def _joint(choice: Choice, jobs: Sequence[Job]) -> int:
     lengths = [job.length for job in jobs]
     return sum(lengths) if choice.kind.max_units is not None else max(lengths)
 
@@ -265,8 +266,8 @@ def _arrivals(chance: random.Random) -> str | None:
 
 
 def _starvation(chance: random.Random) -> str | None:
-    """Every quantum brings a newcomer that is due at once: a live job without a deadline of its own is served soon after
-    its class's latest time."""
+    """Every quantum brings a newcomer that is due at once: a live job without a deadline of its own is served soon
+    after its class's latest time."""
     kinds = [kind for kind in _KINDS if kind.pool is None]
     agenda = Agenda(_random_costs(chance, kinds) if chance.random() < 0.5 else None)
     waiting = Key("llm", "waits", 0)

@@ -154,8 +154,8 @@ H200_LIBRARY = CostTable(
     join_ms=90.0,
     leave_ms=33.0,
 )
-"""Joins: a prompt that joined 32 rows made the worst step 125 to 131 ms where a plain one takes 13 to 17, prefill of the
-512 tokens included. Leaving: ``remove()`` took 33 ms."""
+"""Joins: a prompt that joined 32 rows made the worst step 125 to 131 ms where a plain one takes 13 to 17, prefill of
+the 512 tokens included. Leaving: ``remove()`` took 33 ms."""
 
 CPU = CostTable(
     name="cpu",
