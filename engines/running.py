@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -54,7 +55,10 @@ class RunningSet:
             self._tasks.discard(task)
             self._forget(running)
             if not task.cancelled() and (error := task.exception()) is not None:
-                _log.error("a request ended by a defect", exc_info=error)
+                # No traceback: it might be rendered with the values of its variables, which are the caller's words.
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                where = f"{frame.name}:{frame.lineno}"
+                _log.error("a request ended by a defect", error_type=type(error).__name__, where=where)
 
         task.add_done_callback(ended)
         return running

@@ -129,7 +129,7 @@ class OpenAiLanguageModel:
         return len(self._running)
 
     def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
-        """Codes of a failure: those of :mod:`engines.openai_http`, and ``not_started``."""
+        """Codes of a failure: :mod:`engines.openai_http`'s, ``not_started``, ``generation_failed``."""
 
         async def work(running: Running) -> None:
             await self._run(request, deliver, running)
@@ -169,6 +169,9 @@ class OpenAiLanguageModel:
             if not running.cancelled:
                 _log.warning("a reply failed", call=request.call, epoch=request.epoch, code=error.code)
             tell(GenerationFailed(request.epoch, error.code, str(error)))
+        except Exception as error:  # noqa: BLE001 (the caller must hear of it; its text may hold the prompt)
+            _log.error("a reply failed by a defect", call=request.call, error_type=type(error).__name__)
+            tell(GenerationFailed(request.epoch, "generation_failed", type(error).__name__))
 
     def _prompt(self, messages: Sequence[Message]) -> list[dict[str, str]]:
         fitting = bounded(

@@ -89,7 +89,8 @@ class OpenAiSpeechToText:
         await self._http.close()
 
     def open(self, request: OpenTranscription, deliver: Callable[[Transcript], None]) -> _Utterance:
-        """Codes of a failure: those of :mod:`engines.openai_http`, ``not_started``, ``unsupported_language``."""
+        """Codes of a failure: :mod:`engines.openai_http`'s, ``not_started``, ``unsupported_language``,
+        ``decode_failed``."""
         utterance = _Utterance(request, deliver, self, self._open.discard)
         self._open.add(utterance)
         return utterance
@@ -212,6 +213,9 @@ class _Utterance:
             except ApiError as error:
                 _log.warning("a transcript failed", call=self._request.call, code=error.code)
                 self._end_final(final, running, None, error)
+            except Exception as error:  # noqa: BLE001 (the caller must hear of it)
+                _log.error("a transcript failed by a defect", call=self._request.call, error_type=type(error).__name__)
+                self._end_final(final, running, None, ApiError("decode_failed", type(error).__name__))
             else:
                 self._end_final(final, running, text, None)
 

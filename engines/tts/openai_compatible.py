@@ -68,7 +68,8 @@ class OpenAiTextToSpeech:
         return len(self._running)
 
     def synthesize(self, request: Synthesize, deliver: Callable[[Synthesis], None]) -> None:
-        """Codes of a failure: :mod:`engines.openai_http`'s, ``unknown_voice``, ``bad_audio``, ``not_started``."""
+        """Codes of a failure: :mod:`engines.openai_http`'s, ``unknown_voice``, ``bad_audio``, ``not_started``,
+        ``synthesis_failed``."""
 
         async def work(running: Running) -> None:
             await self._run(request, deliver, running)
@@ -101,6 +102,9 @@ class OpenAiTextToSpeech:
             if not running.cancelled:
                 _log.warning("speech synthesis failed", call=request.call, epoch=request.epoch, code=error.code)
             tell(SynthesisFailed(request.epoch, request.segment, error.code, str(error)))
+        except Exception as error:  # noqa: BLE001 (the caller must hear of it; its own text may hold theirs)
+            _log.error("speech synthesis failed by a defect", call=request.call, error_type=type(error).__name__)
+            tell(SynthesisFailed(request.epoch, request.segment, "synthesis_failed", type(error).__name__))
 
     async def _request(self, request: Synthesize, tell: Callable[[Synthesis], None], patience: Patience) -> None:
         body: dict[str, Any] = {

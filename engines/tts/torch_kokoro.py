@@ -1,8 +1,8 @@
 """Kokoro on PyTorch: the fallback of Kokoro on MLX, with the same folder, voices, rate and word times.
 
 Needs torch and nothing of the model's own packages. A segment is one inference (Kokoro does not stream), cut into
-several only past :attr:`max_phonemes`. On one CPU core it takes 1.0 to 1.5 times as long as its speech lasts: fine for
-a short sentence in an emergency, not for many calls; on a GPU it is far ahead of real time.
+several only past ``max_phonemes``. Measured on one CPU core: 0.7 s of it for each second of speech, a third of a second
+a word, 0.85 s for "Sure."; 1.2 GB at its peak, in loading. So on a CPU it stands in for a call or two.
 """
 
 from __future__ import annotations

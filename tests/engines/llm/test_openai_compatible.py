@@ -17,7 +17,7 @@ from engines.llm.openai_compatible import OpenAiLanguageModel
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 from tests.engines.http_server import Handler, Seen, Server, Wire, free_port, serving
 
-SHORT: Any = {"connect_s": 1.0, "first_s": 2.0, "between_s": 0.3, "total_s": 4.0}
+SHORT: Any = {"connect_s": 5.0, "first_s": 5.0, "between_s": 5.0, "total_s": 9.0}
 HELLO = (Message("system", "Be brief."), Message("user", "Hello?"))
 
 
@@ -352,7 +352,7 @@ async def think_for_ever(_: Seen, wire: Wire) -> None:
 
 @pytest.mark.parametrize("handler", [silent, silent_after_head, dribble, think_for_ever])
 async def test_no_first_token(handler: Handler) -> None:
-    async with talking(handler, first_s=0.2) as (model, server):
+    async with talking(handler, first_s=0.3) as (model, server):
         assert await ask(model).code() == "timeout"
         await server.closed()
 
@@ -369,12 +369,12 @@ async def test_no_next_token_and_no_end() -> None:
             await wire.event(words("na ")[0])
             await asyncio.sleep(0.02)
 
-    async with talking(in_turn(stall, never_end), between_s=0.2, total_s=0.6, first_s=0.6) as (model, server):
+    async with talking(in_turn(stall, never_end), between_s=0.3, total_s=1.5) as (model, server):
         first = ask(model)
         assert (await first.code(), first.text) == ("timeout", "Good ")
         second = ask(model, epoch=2, max_tokens=4000)
         assert await second.code() == "timeout"
-        assert len(second.results) > 10
+        assert len(second.results) > 2
         await server.closed()
 
 
@@ -538,7 +538,7 @@ async def test_counts_that_never_come_do_not_hold_up_the_end(monkeypatch: pytest
             await wire.event(chunk)
         await wire.until_closed()
 
-    async with talking(no_end, total_s=0.5, first_s=0.5) as (model, server):
+    async with talking(no_end, total_s=1.0) as (model, server):
         heard = ask(model)
         assert await heard.done() == GenerationDone(1, "stop", Usage(0, 0, 2))
         await server.closed()
@@ -632,3 +632,9 @@ async def test_a_retry_date_is_a_wait_too() -> None:
     async with talking(in_turn(far, polite)) as (model, server):
         assert await ask(model).code() == "server_error"
         assert len(server.seen) == 1
+
+
+async def test_a_prompt_that_cannot_be_sent_is_a_failure() -> None:
+    async with talking(polite) as (model, server):
+        assert await ask(model, messages=(Message("user", "half a character: \ud800"),)).code() == "generation_failed"
+        assert not server.seen

@@ -30,7 +30,7 @@ from tests.engines.http_server import Handler, Seen, Server, Wire, serving
 
 SECOND = 16_000
 NOISE = np.random.default_rng(1).integers(-3000, 3000, 120 * SECOND).astype(np.int16)
-SHORT: Any = {"connect_s": 1.0, "first_s": 2.0, "between_s": 2.0, "total_s": 2.0}
+SHORT: Any = {"connect_s": 5.0, "first_s": 5.0, "between_s": 5.0, "total_s": 5.0}
 
 
 def parts_of(seen: Seen) -> dict[str, bytes]:
@@ -181,10 +181,11 @@ async def test_silence_and_nothing_ask_nobody_and_a_word_is_padded() -> None:
 async def test_long_speech_is_committed_piece_by_piece() -> None:
     async def handle(seen: Seen, wire: Wire) -> None:
         pcm = heard(seen)
-        at = next(at for at in range(NOISE.size) if np.array_equal(NOISE[at : at + 8], pcm[:8]))
+        (at,) = np.flatnonzero((NOISE[:-1] == pcm[0]) & (NOISE[1:] == pcm[1]) & (np.roll(NOISE, -2)[:-1] == pcm[2]))
+        assert np.array_equal(NOISE[at : at + pcm.size], pcm)
         await wire.reply(200, {"text": f"{at}-{at + pcm.size}"})
 
-    async with listening(handle, longest_s=4.0) as (stt, server):
+    async with listening(handle, longest_s=4.0, first_s=20.0, total_s=20.0) as (stt, server):
         utterance = Utterance(stt)
         for at in range(0, 20 * SECOND, 1600):
             utterance.stream.feed(NOISE[at : at + 1600])
@@ -333,3 +334,14 @@ def test_options_that_cannot_be_meant_are_refused(options: Any) -> None:
     with pytest.raises(EngineError) as caught:
         OpenAiSpeechToText(**options)
     assert caught.value.code == "bad_options"
+
+
+async def test_a_defect_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr("engines.stt.openai_compatible.encode_wav", broken)
+    async with listening(seconds) as (stt, _):
+        utterance = Utterance(stt)
+        utterance.stream.feed(NOISE[:SECOND])
+        assert await utterance.code() == "decode_failed"
