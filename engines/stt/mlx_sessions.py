@@ -26,6 +26,7 @@ import structlog
 from engines.api import EngineError, Pcm16
 from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import MlxExecutor
+from engines.executor.workload import EVICTED
 from streaming.audio.level import rms_dbfs
 from streaming.jobs import (
     INPUT_RATE_HZ,
@@ -253,16 +254,19 @@ class Sessions:
         self._schedule(stream)
 
     def abandon(self, choice: Choice, message: str) -> None:
-        """The stream's session is broken: its words stand, a final that waits fails, later audio gets a new session."""
+        """The stream's session is broken: its words stand, a final that waits fails, later audio gets a new session.
+        One that lost its place to more urgent work keeps its session, and is back with the next audio."""
         stream = self._streams.get(choice.keys[0])
         if stream is None:
             return
-        stream.commit()
+        code = "overloaded" if message == EVICTED else "decode_failed"
         wanted, stream.wanted = stream.wanted, None
         if wanted is not None:
-            failed = TranscriptionFailed(wanted.request.utterance, wanted.request.revision, "decode_failed", message)
-            self._emit(stream, failed)
-        self._schedule(stream)
+            request = wanted.request
+            self._emit(stream, TranscriptionFailed(request.utterance, request.revision, code, message))
+        if message != EVICTED:
+            stream.commit()
+            self._schedule(stream)
 
     # --- one quantum ------------------------------------------------------------------------------------------
 

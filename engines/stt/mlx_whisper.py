@@ -41,8 +41,9 @@ class MlxWhisper:
 
     ``final_pad_s`` and ``partial_pad_s`` are how much nothing follows the speech in its window: with too little of it
     Whisper repeats itself, which is what ``repetition_penalty`` is against, for partials. At most half of ``max_jobs``
-    are partials. Failure codes: ``decode_failed``, ``unsupported_language``, ``overloaded``, ``engine_error``,
-    ``executor_dead``, ``executor_closed``.
+    are partials, and while there is other work their windows take at most ``partial_share`` of the thread's time; what
+    is beyond that is left out. Failure codes: ``decode_failed``, ``unsupported_language``, ``overloaded``,
+    ``engine_error``, ``executor_dead``, ``executor_closed``.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class MlxWhisper:
         repetition_penalty: float = REPETITION_PENALTY,
         tokens_per_quantum: int = 8,
         max_jobs: int = 64,
+        partial_share: float = 0.25,
     ) -> None:
         self._model_dir = model_dir
         self._executor = executor
@@ -66,6 +68,7 @@ class MlxWhisper:
             max_rows=max_jobs,
             final=DecodeOptions(int(final_pad_s * _FRAMES_PER_SECOND)),
             partial=DecodeOptions(int(partial_pad_s * _FRAMES_PER_SECOND), repetition_penalty),
+            partial_share=partial_share,
         )
         self._max_jobs = max_jobs
         self._clips = WhisperClips(executor, limits, self._on_outcome)

@@ -18,6 +18,7 @@ import structlog
 from engines.api import Pcm16
 from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import MlxExecutor
+from engines.executor.workload import EVICTED
 from engines.stt.mlx_whisper_batch import DecodeBatch, Row
 from engines.stt.mlx_whisper_model import Keys, WhisperModel, window_frames
 from engines.stt.plausible import audible, verdict
@@ -34,6 +35,24 @@ _log = structlog.get_logger(__name__)
 Deliver = Callable[[int, Outcome], None]
 
 
+class Allowance:
+    """Time that may be spent at a share of all time, saved up for a second at most. ``now`` is the caller's clock."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._left_s = share
+        self._at: float | None = None
+
+    def left(self, now: float) -> bool:
+        passed = 0.0 if self._at is None else now - self._at
+        self._at = now
+        self._left_s = min(self._share, self._left_s + passed * self._share)
+        return self._left_s > 0
+
+    def spend(self, seconds: float) -> None:
+        self._left_s -= seconds
+
+
 @dataclass(frozen=True, slots=True)
 class ClipLimits:
     """``buckets`` are window lengths in mel frames of 10 ms, ascending, the last one the full window."""
@@ -43,6 +62,7 @@ class ClipLimits:
     max_rows: int
     final: DecodeOptions
     partial: DecodeOptions
+    partial_share: float
 
 
 @dataclass(eq=False, slots=True)
@@ -101,6 +121,7 @@ class WhisperClips:
         self._tasks: dict[Key, _Task] = {}
         self._leaving: list[Row] = []
         self._loaded: _Loaded | None = None
+        self._for_partials = Allowance(limits.partial_share)
         self._name = f"stt-{id(self):x}"
         self._encode = Kind(self._name, "encode", opens_stream=True)
         self._transcribe = Kind(self._name, "transcribe", max_batch=limits.max_rows)
@@ -149,6 +170,9 @@ class WhisperClips:
             self._emit(task, Outcome(failure="the model does not run", code="engine_error"))
         elif not task.next_clip():
             self._emit(task, task.outcome())
+        elif job.partial and len(self._executor.agenda) and not self._for_partials.left(self._executor.now()):
+            # A partial decodes all of an utterance anew: many callers at once would leave nothing for finals.
+            self._emit(task, Outcome(failure="partials had their share of the time", code="overloaded"))
         else:
             self._tasks[task.key] = task
             frames = self._frames(task.clip)
@@ -193,11 +217,16 @@ class WhisperClips:
 
     def abandon(self, choice: Choice, message: str) -> None:
         """A failed encoding fails its job; a failed decode the jobs of the batch, whose state can't be trusted."""
-        if choice.kind is self._transcribe and self._loaded is not None:
+        outcome = Outcome(failure=message)
+        if message == EVICTED:
+            outcome = Outcome(failure="more urgent work came", code="overloaded")
+        elif choice.kind is self._transcribe and self._loaded is not None:
             self._fail_batch(self._loaded, message)
         for key in choice.keys:
-            if key in self._tasks:
-                self._end(self._tasks[key], Outcome(failure=message))
+            task = self._tasks.get(key)
+            if task is not None:
+                self.cancel(key)
+                self._emit(task, outcome)
 
     def _fail_batch(self, loaded: _Loaded, message: str) -> None:
         failed = list(loaded.by_row.values())
@@ -212,7 +241,10 @@ class WhisperClips:
     def _hear(self, loaded: _Loaded, task: _Task) -> None:
         task.job.begun = True
         clip = task.clip
+        began = self._executor.now()
         task.heard = loaded.model.encode(clip.pcm, self._frames(clip))
+        if clip.partial:
+            self._for_partials.spend(self._executor.now() - began)
         seconds = clip.pcm.size / INPUT_RATE_HZ
         quanta = 1 + int(seconds * _WORDS_PER_SECOND) // self._limits.tokens_per_quantum
         self._executor.agenda.advance(task.key, self._transcribe, remaining=quanta)
@@ -278,15 +310,23 @@ class WhisperClips:
         return window_frames(clip.pcm.size, clip.options.pad_frames, self._limits.buckets)
 
     def _warm(self, loaded: _Loaded) -> None:
-        """Encode every bucket once and decode batches of several sizes, so that kernels are made before the first
-        call."""
+        """Encode in every bucket and decode in batches of several sizes, so that kernels are made before the first
+        call and the scheduler knows what each costs."""
         heard: Keys = []
-        for frames in reversed(self._limits.buckets):
-            heard = loaded.model.encode(np.zeros(INPUT_RATE_HZ, np.int16), frames)
+        costs, rounds = self._executor.agenda.costs, 1 if loaded.model.on_cpu else 2
+        for frames in self._limits.buckets:
+            for _ in range(rounds):  # the first may have compiled, and says nothing of the next one's cost
+                began = self._executor.now()
+                heard = loaded.model.encode(np.zeros(INPUT_RATE_HZ, np.int16), frames)
+                costs.seed(self._encode, 1, frames, self._executor.now() - began)
         prompt = loaded.model.prompt("en")
         for rows in _WARM_ROWS:
             if rows > self._limits.max_rows:
                 break
-            loaded.batch.join([Row(heard, prompt, 4) for _ in range(rows - len(loaded.batch))])
-            loaded.batch.step()
+            loaded.batch.join([Row(heard, prompt, 1) for _ in range(rows - len(loaded.batch))])
+            for _ in range(rounds):
+                began = self._executor.now()
+                loaded.batch.step()
+                seconds = self._executor.now() - began
+            costs.seed(self._transcribe, rows, 1, seconds * self._limits.tokens_per_quantum)
         loaded.batch.reset()

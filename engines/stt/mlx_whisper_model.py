@@ -46,7 +46,8 @@ class WhisperModel:
         from mlx_whisper import load_models, tokenizer
 
         # The CPU's 16-bit kernels are scalar loops.
-        dtype = mx.float32 if mx.default_device() == mx.cpu else mx.float16
+        self.on_cpu: bool = mx.default_device() == mx.cpu
+        dtype = mx.float32 if self.on_cpu else mx.float16
         try:
             model = load_models.load_model(str(model_dir), dtype)
         except Exception as error:  # what a broken file makes the loader raise is not documented

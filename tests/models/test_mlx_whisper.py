@@ -50,9 +50,7 @@ async def executor() -> AsyncIterator[MlxExecutor]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def whisper(executor: MlxExecutor) -> AsyncIterator[MlxWhisper]:
     source = await asyncio.to_thread(fetch.ensure, "whisper-tiny.en")
-    folder = await asyncio.to_thread(
-        fetch.derived, "whisper-tiny.en-mlx-float32-1", lambda into: whisper_mlx(source, into)
-    )
+    folder = await asyncio.to_thread(fetch.derived, "whisper-tiny.en-mlx-1", lambda into: whisper_mlx(source, into))
     made = MlxWhisper(folder, executor)
     await made.start()
     yield made

@@ -19,6 +19,7 @@ import pytest
 from engines.api import EngineError, Pcm16
 from engines.executor.policy import Choice
 from engines.executor.thread import MlxExecutor, WrongThreadError
+from engines.executor.workload import EVICTED
 from engines.stt import mlx_sessions
 from engines.stt.mlx_sessions import WaitingAudio
 from engines.stt.mlx_streaming import MlxStreamingStt
@@ -309,6 +310,29 @@ async def test_a_broken_session_fails_its_final_and_later_audio_gets_a_new_one(
     monkeypatch.setattr(engine._sessions, "_new_session", real)
     await caller.say(audio(1, 2))
     assert await caller.final(2) != ""
+    caller.stream.close()
+
+
+async def test_a_stream_that_lost_its_place_is_told_so_and_goes_on(
+    executor: MlxExecutor, engine: MlxStreamingStt
+) -> None:
+    go = threading.Event()
+    held = asyncio.create_task(executor.run(go.wait))
+    await asyncio.sleep(0.05)
+    caller = Caller(engine)
+    await caller.say(audio(1))
+    caller.stream.finalize(final())
+    key = engine._sessions.key_of(caller.stream.serial, caller.stream.request)
+
+    def evict() -> None:
+        executor.agenda.drop(key)
+        engine._sessions.abandon(Choice(engine._sessions._start, (key,)), EVICTED)
+
+    executor.post(evict)
+    go.set()
+    await held
+    assert (await caller.heard.until(TranscriptionFailed)).code == "overloaded"
+    assert await caller.final(2) == await expected(executor, engine, audio(1))
     caller.stream.close()
 
 

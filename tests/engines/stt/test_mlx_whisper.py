@@ -17,10 +17,12 @@ import pytest
 from engines.api import EngineError, Pcm16
 from engines.executor.policy import Choice
 from engines.executor.thread import MlxExecutor, WrongThreadError
+from engines.executor.workload import EVICTED
 from engines.stt import mlx_whisper_clips
 from engines.stt.convert import whisper_mlx
 from engines.stt.mlx_whisper import MlxWhisper
 from engines.stt.mlx_whisper_batch import DecodeBatch, Row
+from engines.stt.mlx_whisper_clips import Allowance
 from engines.stt.mlx_whisper_model import WhisperModel, window_frames
 from engines.stt.whisper_decoder import DecodeOptions
 from streaming.jobs import (
@@ -375,6 +377,78 @@ async def test_a_failing_model_fails_its_jobs_and_the_next_one_is_heard(
     stream.finalize(final(2))
     assert (await heard.until(FinalTranscript)).text == expected
     stream.close()
+
+
+async def test_a_job_that_lost_its_place_is_told_so_and_the_batch_goes_on(
+    executor: MlxExecutor, whisper: MlxWhisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await text_of(whisper, audio(3, 1), "stays")
+    quanta = Quanta(whisper, monkeypatch)
+    heard = Heard()
+    stream = whisper.open(OpenTranscription("evicted", 1, 0, partials=False), heard.deliver)
+    stream.feed(audio(6, 2))
+    stream.finalize(final())
+    staying = asyncio.create_task(text_of(whisper, audio(3, 1), "stays"))
+    await quanta.until("transcribe")
+    (key,) = [whisper._clips.key_of(serial, job) for serial, job in whisper._live.items() if job.opened.call != "stays"]
+
+    def evict() -> None:
+        executor.agenda.drop(key)
+        whisper._clips.abandon(Choice(whisper._clips._transcribe, (key,)), EVICTED)
+
+    executor.post(evict)
+    assert (await heard.until(TranscriptionFailed)).code == "overloaded"
+    assert await staying == expected
+    assert whisper._clips.open_streams == 0
+    stream.close()
+
+
+async def test_partials_have_a_share_of_the_time_and_finals_all_of_it(
+    executor: MlxExecutor, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whisper = MlxWhisper(checkpoint, executor, windows_s=WINDOWS_S, partial_share=1e-9)
+    await whisper.start()
+    quanta = Quanta(whisper, monkeypatch)
+    first = Heard()
+    stream = whisper.open(OpenTranscription("first", 1, 0), first.deliver)
+    stream.feed(audio(1))
+    await first.until(PartialTranscript)  # it has the thread to itself
+    encoded = [name for name, _ in quanta.seen].count("encode")
+    go = threading.Event()
+    held = asyncio.create_task(executor.run(go.wait))
+    await asyncio.sleep(0.05)
+    heard = [Heard() for _ in range(3)]
+    streams = [whisper.open(OpenTranscription(f"{n}", 1, 0), each.deliver) for n, each in enumerate(heard)]
+    for each in streams:
+        each.feed(audio(1, 3))
+    go.set()
+    await held
+    final_text = await text_of(whisper, audio(2), "final")
+    assert final_text
+    for each in streams:
+        each.close()
+    partials = [got for each in heard for got in each.got]
+    assert len(partials) <= 1, "the first of them found the agenda empty, the others did not"
+    assert [name for name, _ in quanta.seen].count("encode") - encoded <= 3
+    stream.close()
+    await whisper.close()
+
+
+def test_an_allowance_fills_up_to_a_second_of_its_share() -> None:
+    allowance = Allowance(0.25)
+    assert allowance.left(0.0)
+    allowance.spend(0.5)
+    assert not allowance.left(0.9)
+    assert allowance.left(1.1)
+    allowance.left(100.0)
+    allowance.spend(0.26)
+    assert not allowance.left(100.0), "more than a second's share is not saved up"
+
+
+async def test_costs_are_known_before_the_first_call(executor: MlxExecutor, whisper: MlxWhisper) -> None:
+    clips, costs = whisper._clips, executor.agenda.costs
+    assert 0 < costs.estimate(clips._encode, 1, 200) < costs.estimate(clips._encode, 1, 3000)
+    assert costs.estimate(clips._transcribe, 8) > 0
 
 
 async def test_jobs_are_bounded_and_partials_leave_room_for_finals(executor: MlxExecutor, checkpoint: Path) -> None:
