@@ -32,7 +32,7 @@ _QUANTUM_S = 0.1
 
 def broken_property(seed: int) -> str | None:
     """One random run of each check; what did not hold, or None."""
-    for check in (_lives, _feasible_sets, _arrivals, _starvation):
+    for check in CHECKS:
         problem = check(random.Random(f"{check.__name__} {seed}"))
         if problem is not None:
             return f"{check.__name__[1:]}: {problem}"
@@ -270,9 +270,10 @@ def _starvation(chance: random.Random) -> str | None:
     after its class's latest time."""
     kinds = [kind for kind in _KINDS if kind.pool is None]
     agenda = Agenda(_random_costs(chance, kinds) if chance.random() < 0.5 else None)
-    waiting = Key("llm", "waits", 0)
+    kind = chance.choice((*kinds, Kind("alone", "chunk", max_batch=2)))  # nothing could take the last one along
+    waiting = Key(kind.owner, "waits", 0)
     priority = chance.choice(_LIVE)
-    agenda.add(waiting, chance.choice([kind for kind in kinds if kind.owner == "llm"]), priority, math.inf, 0.0)
+    agenda.add(waiting, kind, priority, math.inf, 0.0)
     latest = LATEST_S[priority] + OVERTAKEN_S + 4 * _QUANTUM_S
     now = 0.0
     number = 0
@@ -288,3 +289,6 @@ def _starvation(chance: random.Random) -> str | None:
             agenda.drop(key)
         now += _QUANTUM_S
     return f"a live job of class {priority.name} was not served for {latest:.1f} s"
+
+
+CHECKS = (_lives, _feasible_sets, _arrivals, _starvation)

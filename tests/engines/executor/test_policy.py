@@ -291,6 +291,7 @@ def test_costs_are_learned_from_what_was_chosen() -> None:
     a.add(key(1, "tts"), SPEAK, FIRST, 0.1, 0.0, units=50, bucket=64)
     choice = a.choose(0.0)
     assert choice is not None
+    assert choice.owner == "tts"
     a.observe(choice, 0.2)
     assert a.costs.estimate(SPEAK, 1, 64) == 0.2
 
