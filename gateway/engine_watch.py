@@ -27,6 +27,6 @@ async def watch_engines(health: Callable[[], EngineHealth], on_load: Callable[[O
                 _log.error("engines are not well", reason=now.reason, takes_calls=now.takes_calls)
         if now.overload is not level:
             level = now.overload
-            _log.warning("the engines' load has changed", overload=level.name.lower())
+            _log.info("the engines' load has changed", overload=level.name.lower())
             on_load(level)
         await asyncio.sleep(EVERY_S)

@@ -49,3 +49,20 @@ def test_answers_that_do_not_come_count_and_those_nobody_wants_do_not() -> None:
         lateness.answered(number, 103.0)
         lateness.answered(number, 104.0)
     assert lateness.level(104.0) is Overload.NONE
+
+
+def test_a_level_does_not_come_and_go_with_every_answer() -> None:
+    lateness = Lateness()
+
+    def typically(took_s: float, now: float) -> Overload:
+        for number in range(2 * LEAST_ANSWERS):
+            lateness.asked(number, now - took_s)
+            lateness.answered(number, now)
+        return lateness.level(now)
+
+    assert typically(1.3, 100.0) is Overload.SHORT_CLAUSES
+    assert typically(1.1, 120.0) is Overload.SHORT_CLAUSES
+    assert typically(0.75, 140.0) is Overload.SHORT_CLAUSES
+    assert typically(0.7, 160.0) is Overload.NO_SPECULATION
+    assert typically(0.75, 180.0) is Overload.NO_SPECULATION
+    assert typically(0.4, 200.0) is Overload.NONE
