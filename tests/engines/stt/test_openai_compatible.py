@@ -152,7 +152,7 @@ async def test_a_newer_revision_makes_the_older_worthless() -> None:
             await wire.until_closed()
         await seconds(seen, wire)
 
-    async with listening(handle) as (stt, server):
+    async with listening(handle, first_s=60.0, total_s=60.0) as (stt, server):
         utterance = Utterance(stt)
         utterance.stream.feed(NOISE[:SECOND])
         utterance.finalize(1)
