@@ -123,9 +123,9 @@ class Soak:
         messages.append(Message("assistant", " ".join(heard)))
 
 
-async def soak(shape: str, minutes: float, calls: int, pause_s: float) -> dict[str, Any]:
-    """The figures of a run."""
-    async with talking(shape) as (executor, talk):
+async def soak(shape: str, minutes: float, calls: int, pause_s: float, cache_bytes: int) -> dict[str, Any]:
+    """The figures of a run. ``cache_bytes`` is the limit of MLX's buffer cache: it fills up to that and no further."""
+    async with talking(shape, cache_bytes) as (executor, talk):
         begun = time.monotonic()
         run = Soak(talk, calls, pause_s)
         samples: list[Sample] = []
@@ -149,6 +149,7 @@ async def soak(shape: str, minutes: float, calls: int, pause_s: float) -> dict[s
             "shape": shape,
             "minutes": minutes,
             "calls": calls,
+            "cache_limit_bytes": cache_bytes,
             "turns": run.turns,
             "cut": run.cut,
             "failed": run.failed,
@@ -201,10 +202,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--calls", type=int, default=12)
     parser.add_argument("--pause-s", type=float, default=0.3, help="mean pause between the turns of a call")
+    parser.add_argument("--cache-mb", type=int, default=48, help="limit of MLX's buffer cache")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--json", action="store_true", help="as one line")
     arguments = parser.parse_args()
-    result = asyncio.run(soak(arguments.shape, arguments.minutes, arguments.calls, arguments.pause_s))
+    result = asyncio.run(
+        soak(arguments.shape, arguments.minutes, arguments.calls, arguments.pause_s, arguments.cache_mb * 2**20)
+    )
     sys.stdout.write(json.dumps(result, indent=None if arguments.json else 1) + "\n")
 
 

@@ -82,9 +82,11 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(shape: str, seed: int = 7) -> AsyncIterator[tuple[MlxExecutor, Talk]]:
+async def talking(
+    shape: str, cache_limit_bytes: int | None = None, seed: int = 7
+) -> AsyncIterator[tuple[MlxExecutor, Talk]]:
     """An executor with a random model of that shape, warm; closed at the end."""
-    executor = MlxExecutor()
+    executor = MlxExecutor(cache_limit_bytes=cache_limit_bytes)
     model = MlxLanguageModel(Path.cwd(), executor, load=partial(_load, shape))
     try:
         await model.start()

@@ -17,6 +17,7 @@ _RANDOM_SEED = 0
 _CPU_CACHE_BYTES = 512 * 2**20
 _GPU_CACHE_BYTES = 2 * 2**30
 _GPU_CACHE_PART = 16
+_UNKNOWN_MEMORY_BYTES = 16 * 2**30
 
 _log = structlog.get_logger(__name__)
 
@@ -31,13 +32,12 @@ def prepare(cache_limit_bytes: int | None) -> Any:
     import mlx.core as mx
 
     on_cpu = mx.default_device() == mx.cpu
-    info = mx.device_info() if not on_cpu else {}
     if cache_limit_bytes is None:
-        memory = int(info.get("memory_size") or info.get("total_memory") or 0)
-        share = memory // _GPU_CACHE_PART or _GPU_CACHE_BYTES
-        cache_limit_bytes = _CPU_CACHE_BYTES if on_cpu else min(_GPU_CACHE_BYTES, max(share, _CPU_CACHE_BYTES))
+        share = max(memory_bytes() // _GPU_CACHE_PART, _CPU_CACHE_BYTES)
+        cache_limit_bytes = _CPU_CACHE_BYTES if on_cpu else min(_GPU_CACHE_BYTES, share)
     mx.set_cache_limit(cache_limit_bytes)
-    working_set = info.get("max_recommended_working_set_size") if mx.metal.is_available() else None
+    metal = mx.metal.is_available()
+    working_set = mx.device_info().get("max_recommended_working_set_size") if metal else None
     if working_set is not None:
         mx.set_wired_limit(int(working_set))
     mx.random.seed(_RANDOM_SEED)  # the state left by an earlier thread would be a lazy array of that thread
@@ -45,6 +45,14 @@ def prepare(cache_limit_bytes: int | None) -> Any:
         _log.warning("openblas not found: matrix products on the CPU are 10 to 30 times slower without it")
     _log.info("mlx executor started", device=str(mx.default_device()), blas=blas, cache_limit=cache_limit_bytes)
     return mx
+
+
+def memory_bytes() -> int:
+    """What the default device has. 16 GiB if it does not say: the least that a GPU worth the name has."""
+    import mlx.core as mx
+
+    info = mx.device_info()
+    return int(info.get("memory_size") or info.get("total_memory") or _UNKNOWN_MEMORY_BYTES)
 
 
 def memory() -> dict[str, int]:

@@ -36,7 +36,7 @@ class MlxLanguageModel:
         *,
         max_generations: int = 64,
         prefill_chunk_tokens: int = 512,
-        max_kv_bytes: int = 4 * 2**30,
+        max_kv_bytes: int | None = None,
         max_kept_calls: int = 256,
         warm_s: float | None = None,
         speech_reserve_s: float = 0.15,

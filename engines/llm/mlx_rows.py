@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from engines.executor import device
 from engines.executor.batch import Joining, Prompt, TokenBatch, open_batch
 from engines.executor.cache import KeptCache
 from engines.executor.policy import Choice, Key, Kind
@@ -32,6 +33,8 @@ _STARTS_TOGETHER = 8
 _PREFILLS_TOGETHER = 8
 _WARM_CPU_S = 2.0
 _WARM_GPU_S = 180.0
+_KV_CPU_BYTES = 2 * 2**30
+_KV_GPU_PART = 4
 
 _log = structlog.get_logger(__name__)
 
@@ -51,12 +54,13 @@ def load_checkpoint(folder: Path) -> tuple[Any, Any]:
 @dataclass(frozen=True, slots=True)
 class RowsLimits:
     """``speech_reserve_s``: what the first clause's speech needs of the time until the first-audio deadline.
-    ``warm_s`` bounds the warm-up; by default it is short on a CPU, where no shape has to be compiled."""
+    ``max_kv_bytes`` bounds all KV caches; by default a quarter of a GPU's memory, 2 GiB on a CPU. ``warm_s`` bounds the
+    warm-up; by default it is short on a CPU, where no shape has to be compiled."""
 
     max_context_tokens: int
     max_generations: int
     prefill_chunk_tokens: int
-    max_kv_bytes: int
+    max_kv_bytes: int | None
     max_kept_calls: int
     warm_s: float | None
     speech_reserve_s: float
@@ -93,7 +97,7 @@ class _Loaded:
 
 
 class Rows:
-    """A :class:`engines.executor.thread.Workload`. Made anywhere; every method is for the executor's thread.
+    """An :class:`engines.executor.thread.Workload`. Made anywhere; every method is for the executor's thread.
 
     Usage counts: ``prompt_tokens`` is the whole prompt after fitting, ``prefilled_tokens`` what was computed of it,
     ``completion_tokens`` what was sampled, without the stop token.
@@ -148,7 +152,9 @@ class Rows:
         words = Words(tokenizer)
         batch = open_batch(model, words.stop_tokens)
         limits = self._limits
-        contexts = Contexts(batch, words, limits.max_context_tokens, limits.max_kv_bytes, limits.max_kept_calls)
+        on_cpu = mx.default_device() == mx.cpu
+        max_bytes = limits.max_kv_bytes or (_KV_CPU_BYTES if on_cpu else device.memory_bytes() // _KV_GPU_PART)
+        contexts = Contexts(batch, words, limits.max_context_tokens, max_bytes, limits.max_kept_calls)
         loaded = _Loaded(batch, words, contexts, model, tokenizer)
         self._loaded = loaded
         self._executor.attach(self)  # first, so that a failed warm-up is closed like everything else
@@ -160,7 +166,7 @@ class Rows:
             max_rows=self._limits.max_generations,
             max_prefill_tokens=self._limits.prefill_chunk_tokens,
             max_prefill_rows=_PREFILLS_TOGETHER,
-            budget_s=limits.warm_s if limits.warm_s is not None else _warm_s(on_cpu=mx.default_device() == mx.cpu),
+            budget_s=limits.warm_s if limits.warm_s is not None else _WARM_CPU_S if on_cpu else _WARM_GPU_S,
         ):
             self._executor.agenda.costs.seed(kinds[timed.step], timed.batch, timed.length, timed.seconds)
 
@@ -235,7 +241,7 @@ class Rows:
                     self._keep(row, row.prompt.cache)
             for uid in joined:
                 del self._by_uid[uid]
-            for uid, cache in self._loaded.batch.leave(joined).items() if joined else ():
+            for uid, cache in self._loaded.batch.leave(joined).items():
                 self._keep(joined[uid], cache)
             self._loaded.batch.tidy()
         except Exception as error:  # noqa: BLE001 (a model's defect fails its rows, not the thread)
@@ -302,8 +308,7 @@ class Rows:
         self._executor.agenda.advance(row.key, self._chunk, units=max(len(prompt.rest) - 1, 1))
 
     def _prefill(self, loaded: _Loaded, rows: Iterable[_Row], budget: int) -> None:
-        prompts: list[tuple[_Row, Prompt]] = []
-        most: list[int] = []
+        prompts, most = list[tuple[_Row, Prompt]](), list[int]()
         for row in rows:
             assert row.prompt is not None
             share = min(budget, len(row.prompt.rest) - 1)
@@ -313,7 +318,7 @@ class Rows:
             prompts.append((row, row.prompt))
             most.append(share)
         loaded.batch.prefill([prompt for _, prompt in prompts], most)
-        ready: list[tuple[_Row, Prompt]] = []
+        ready = []
         for row, prompt in prompts:
             self._share(loaded, row, prompt)
             if len(prompt.rest) == 1:
@@ -393,7 +398,3 @@ class Rows:
 
     def _key(self, call: str, epoch: int) -> Key:
         return Key(self._name, call, epoch)
-
-
-def _warm_s(*, on_cpu: bool) -> float:
-    return _WARM_CPU_S if on_cpu else _WARM_GPU_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -90,14 +90,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     config |= {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 16}
     (sliding / "config.json").write_text(json.dumps(config))
     return {"slots": plain, "padded": plain, "library": plain, "sliding": sliding}
-
-
-@pytest.fixture
-async def executor() -> AsyncIterator[MlxExecutor]:
-    made = MlxExecutor()
-    await made.start()
-    yield made
-    await made.close()
 
 
 Check = Callable[[Model], None]

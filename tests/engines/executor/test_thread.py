@@ -13,88 +13,12 @@ from typing import Any
 import pytest
 
 from engines.api import EngineError
-from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor, WrongThreadError
 from streaming.jobs import Priority
+from tests.engines.executor.fake_workload import SPEAK, START, FakeWorkload, attached, occupied, until
 from tests.engines.tiny_llama import needs_mlx
 
 pytestmark = needs_mlx
-
-
-@pytest.fixture
-async def executor() -> AsyncIterator[MlxExecutor]:
-    made = MlxExecutor(inbox_limit=8)
-    await made.start()
-    yield made
-    await made.close()
-
-
-START = Kind("fake", "start", opens_stream=True)
-SPEAK = Kind("fake", "speak")
-
-
-class FakeWorkload:
-    """Counts down a number of quanta a job; records what it was asked for."""
-
-    name = "fake"
-
-    def __init__(self, executor: MlxExecutor) -> None:
-        self.executor = executor
-        self.open_streams = 0
-        self.log: list[str] = []
-        self.fail_next: BaseException | None = None
-
-    def insert(self, epoch: int, kind: Kind, priority: Priority) -> None:
-        now = self.executor.now()
-        self.executor.agenda.add(Key(self.name, "c", epoch), kind, priority, now + 0.1 * priority, now)
-
-    def settle(self) -> None:
-        pass
-
-    def quantum(self, choice: Choice) -> None:
-        self.executor.require_thread()
-        if self.fail_next is not None:
-            error, self.fail_next = self.fail_next, None
-            raise error
-        self.log.append(f"{choice.kind.name} {','.join(str(key.epoch) for key in choice.keys)}")
-        self._drop(choice)
-
-    def abandon(self, choice: Choice, message: str) -> None:
-        self.log.append(f"abandoned {message}")
-        self._drop(choice)
-
-    def close(self) -> None:
-        self.executor.require_thread()
-        self.log.append("closed")
-
-    def _drop(self, choice: Choice) -> None:
-        for key in choice.keys:
-            self.executor.agenda.drop(key)
-
-
-@contextlib.asynccontextmanager
-async def occupied(executor: MlxExecutor) -> AsyncIterator[None]:
-    """The thread is inside a quantum until the block ends."""
-    entered, leave = asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
-
-    def hold() -> None:
-        loop.call_soon_threadsafe(entered.set)
-        leave.wait(20)
-
-    task = asyncio.create_task(executor.run(hold))
-    await entered.wait()
-    try:
-        yield
-    finally:
-        leave.set()
-        await task
-
-
-async def attached(executor: MlxExecutor) -> FakeWorkload:
-    workload = FakeWorkload(executor)
-    await executor.run(partial(executor.attach, workload))
-    return workload
 
 
 async def test_everything_runs_on_one_thread_that_is_not_the_loops(executor: MlxExecutor) -> None:
@@ -138,7 +62,7 @@ async def test_urgent_work_goes_first_and_the_inbox_is_drained_between_quanta(ex
         executor.post(partial(workload.insert, 2, START, Priority.PLAYOUT))
         executor.post(partial(workload.insert, 3, START, Priority.FIRST_AUDIO))
         executor.post(partial(workload.insert, 4, SPEAK, Priority.DECODE))
-    await _until(lambda: len(workload.log) == 4)
+    await until(lambda: len(workload.log) == 4)
     assert workload.log == ["start 3", "speak 4", "start 2", "start 1"]
 
 
@@ -150,7 +74,7 @@ async def test_a_full_inbox_refuses_starts_but_never_cancels(executor: MlxExecut
         with pytest.raises(ExecutorUnavailableError) as caught:
             executor.post(lambda: ran.append("refused"))
         executor.post(lambda: ran.append("cancel"), control=True)
-    await _until(lambda: len(ran) == 9)
+    await until(lambda: len(ran) == 9)
     assert caught.value.code == "overloaded"
     assert ran == ["start"] * 8 + ["cancel"]
 
@@ -195,7 +119,7 @@ async def test_a_failing_quantum_fails_its_jobs_and_the_thread_goes_on(executor:
     executor.post(partial(workload.insert, 1, START, Priority.FINAL))
     executor.post(partial(_fail, KeyError("a defect in an inbox item")))
     executor.post(partial(workload.insert, 2, START, Priority.FINAL))
-    await _until(lambda: len(workload.log) == 2)
+    await until(lambda: len(workload.log) == 2)
     assert workload.log == ["abandoned RuntimeError: kernel", "start 2"]
     assert executor.healthy
 
@@ -284,25 +208,6 @@ async def test_a_start_without_mlx_fails_with_a_code(monkeypatch: pytest.MonkeyP
     await executor.close()
 
 
-async def test_a_quantum_that_hangs_turns_health_red() -> None:
-    now = [100.0]
-    executor = MlxExecutor(stalled_after_s=30.0, clock=lambda: now[0])
-
-    def is_healthy() -> bool:
-        return executor.healthy
-
-    await executor.start()
-    async with occupied(executor):
-        assert executor.last_beat == 100.0
-        now[0] += 29.0
-        assert is_healthy()
-        now[0] += 1.0
-        assert not is_healthy()
-    await executor.run(lambda: None)
-    assert is_healthy()
-    await executor.close()
-
-
 @pytest.mark.parametrize("guarded", [True, False])
 async def test_the_guard_keeps_libraries_from_clearing_under_an_open_stream(guarded: bool) -> None:
     """The same library call with and without the guard (MLX issue 3450): without it, the cache is cleared at once."""
@@ -362,12 +267,6 @@ async def test_the_guard_keeps_libraries_from_clearing_under_an_open_stream(guar
 
 def _fail(error: Exception) -> None:
     raise error
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (the condition is another thread's)
-            await asyncio.sleep(0.001)
 
 
 def _never(code: str, message: str) -> None:
