@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -14,15 +15,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 
+from engines.api import EngineError
+from engines.registry import BACKENDS, BackendSpec
 from gateway.server import StartError, listening_socket, serve
-from gateway.settings import ConfigurationError, Settings
+from gateway.settings import ConfigurationError, EngineSettings, Settings
 
 pytestmark = pytest.mark.e2e
 
@@ -283,3 +286,28 @@ def test_addresses_that_cannot_be_listened_on() -> None:
 def test_a_name_with_both_families_is_listened_on_over_ipv4() -> None:
     with listening_socket("localhost", 0) as listener:
         assert listener.family is socket.AF_INET
+
+
+def test_in_process_an_interpreter_for_the_hosts_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosted = dataclasses.replace(BACKENDS["scripted-llm"], host="mlx")
+    monkeypatch.setitem(cast(dict[str, BackendSpec], BACKENDS), "scripted-llm", hosted)
+    with pytest.raises(EngineError, match="/no/such/python") as caught:
+        serve(
+            Settings(preset="null", port=0, engines=EngineSettings(mlx_python=Path("/no/such/python"))),
+            announce=pytest.fail,
+        )
+    assert caught.value.code == "host_failed"
+
+
+def test_in_process_engines_in_a_host_are_served_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosted = dataclasses.replace(BACKENDS["scripted-tts"], host="cpu")
+    monkeypatch.setitem(cast(dict[str, BackendSpec], BACKENDS), "scripted-tts", hosted)
+    children: list[int] = []
+
+    def announce(_: str) -> None:
+        children.extend(int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    serve(Settings(preset="null", port=0), announce=announce)
+    assert len(children) == 1
+    assert not Path(f"/proc/{children[0]}").exists()
