@@ -104,8 +104,10 @@ class Segments:
             del self._live[key]
 
     def _on_death(self, code: str, message: str) -> None:
-        for (_, epoch), segments in list(self._live.items()):
-            for segment, deliver in list(segments.items()):
-                deliver(SynthesisFailed(epoch, segment, code, message))
-        self._live.clear()
-        self._count = 0
+        for call, epoch in list(self._live):
+            for segment in list(self._live.get((call, epoch), ())):
+                deliver = self._live.get((call, epoch), {}).pop(segment, None)
+                if deliver is not None:  # what one receiver is told may have it cancel another
+                    self._count -= 1
+                    deliver(SynthesisFailed(epoch, segment, code, message))
+            self._live.pop((call, epoch), None)

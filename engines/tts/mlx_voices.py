@@ -46,7 +46,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     model_type = config.get("model_type")
     if model_type == _POCKET:
-        rate_hz = int(config["mimi"]["sample_rate"])
+        rate_hz = int(config.get("mimi", {}).get("sample_rate", 24_000))
         return Checkpoint(folder, _POCKET, _pocket_voices(folder), languages={"en": "en"}, rate_hz=rate_hz)
     if model_type == _QWEN:
         return _qwen(folder, config)
