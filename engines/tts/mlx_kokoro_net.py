@@ -3,7 +3,9 @@
 The weights and modules are mlx-audio's (its loader knows every published checkpoint); the forward pass is ours, since
 theirs takes one row and compiles for its exact length. A row's result is that of the row alone and unpadded, up to the
 rounding of float32 (:mod:`engines.tts.mlx_kokoro_parts` says why). The noise of the source is a fixed table from the
-start of each row, where theirs is drawn anew: so a row comes out the same in every batch and every bucket.
+start of each row, where theirs is drawn anew: so a row comes out the same in every batch and every bucket. Measured on
+the CPU at the real size: 2e-6 of the peak from the library given the same source (random weights); padded by 16 frames,
+a sentence is 114 dB from itself alone (published weights).
 
 Import this on the MLX thread only. Weights are used in float32: norms and phases need it, and 330 MB are affordable.
 """
