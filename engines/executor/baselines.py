@@ -63,7 +63,8 @@ class Fifo:
             return None
         order = sorted(self._jobs.items(), key=lambda item: item[1].ready_at)
         first = order[0][1]
-        kind, keys, units = first.kind, [], 0
+        kind, units = first.kind, 0
+        keys: list[Key] = []
         for key, job in order:
             if job.kind is not kind or (kind.alike and job.bucket != first.bucket):
                 continue

@@ -85,14 +85,20 @@ def test_a_turn_alone_takes_what_its_stages_cost(table: CostTable) -> None:
     world = World(table, agenda := Agenda(table.costs()))
     turn = Turn(0, 0, 0.0)
     assert world.begin(turn, 0.0) is None
-    now, done = 0.0, []
+    now = 0.0
+    done: list[Turn] = []
     while (choice := agenda.choose(now)) is not None:
         now += world.seconds(choice)
         done += world.complete(choice, now)
     assert done == [turn]
     assert turn.counts
-    stages = world.before.encode + world.costs.estimate(world.kinds["encode"])
-    assert turn.wait_s == pytest.approx(stages, rel=0.12)
+    costs, kinds = world.costs, world.kinds
+    stages_s = costs.estimate(kinds["encode"]) + table.transcribe_steps * costs.estimate(kinds["transcribe"])
+    stages_s += costs.estimate(kinds["start"]) + costs.estimate(kinds["prefill"], 1, 64) + table.join_ms / 1000
+    stages_s += 12 * costs.estimate(kinds["decode"]) + costs.estimate(kinds["speak"], 1, 3000)
+    if "phonemes" in kinds:
+        stages_s += costs.estimate(kinds["phonemes"], 1, 64)
+    assert turn.wait_s == pytest.approx(stages_s, rel=0.12)
     assert turn.underrun_s == 0.0
     assert len(agenda) == 0
 
