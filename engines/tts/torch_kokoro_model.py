@@ -67,7 +67,6 @@ class KokoroNet:
         """One frame of the predicted durations: 25 ms in the published model."""
         self._lstms = {name: self._make_lstm(name) for name in self._lstm_names()}
 
-    @torch.inference_mode()
     def speak(
         self, ids: list[int], style: Tensor, speed: float, *, seed: int, max_frames: int
     ) -> tuple[Tensor, list[int]]:
@@ -77,6 +76,12 @@ class KokoroNet:
         Raises:
             TooLongError: more than ``max_frames``.
         """
+        with torch.inference_mode():
+            return self._speak(ids, style, speed, seed, max_frames)
+
+    def _speak(
+        self, ids: list[int], style: Tensor, speed: float, seed: int, max_frames: int
+    ) -> tuple[Tensor, list[int]]:
         tokens = torch.tensor(ids, device=self.device)
         style = style.to(self.device, torch.float32)
         voice, prosody = style[: STYLE_SIZE // 2], style[STYLE_SIZE // 2 :]
