@@ -52,7 +52,7 @@ def test_the_models_of_the_presets_and_the_callers_ears_are_there() -> None:
 def test_version_is_the_wheels_or_the_commit() -> None:
     assert catalogue.find("silero-vad").version == "6.2.3"
     assert catalogue.find("whisper-base").version == "1.0.0"
-    hub = Model("hub", HubRevision("o/n", "a" * 40, {"f": None}), "MIT", 1, 1)
+    hub = Model("hub", HubRevision("o/n", "a" * 40, {"f": None}), "MIT", 1)
     assert hub.version == "a" * 40
 
 

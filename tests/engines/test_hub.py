@@ -49,7 +49,7 @@ class Hub:
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     monkeypatch.setenv("OFFHOOK_CACHE", str(tmp_path))
     client = Hub()
-    monkeypatch.setitem(sys.modules, "huggingface_hub", client)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", client)
     return client
 
 
@@ -98,7 +98,7 @@ def test_a_hub_that_cannot_be_reached(client: Hub, monkeypatch: pytest.MonkeyPat
     assert hub.pinned("org/name") is None
     with pytest.raises(EngineError, match=f"cannot list org/name at {FIRST}"):
         hub.ensure_repo("org/name", FIRST)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(EngineError) as caught:
         hub.ensure_repo("org/name")
     assert caught.value.code == "missing_extra"
