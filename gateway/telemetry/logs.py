@@ -45,10 +45,13 @@ def configure_logs(*, level: str, as_json: bool, caller_text: bool, stream: Text
         redactor(caller_text=caller_text),
     ]
     render: list[Processor]
+    # Tracebacks without local variables, which both of structlog's defaults print: they hold what callers said.
     if as_json:
-        render = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        render = [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
     else:
-        render = [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        plain = structlog.dev.plain_traceback
+        render = [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -68,6 +68,23 @@ def test_without_json_it_reads_as_text() -> None:
     assert "count=3" in out.getvalue()
 
 
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_traceback_shows_where_it_broke_and_not_what_was_said(as_json: bool) -> None:
+    def breaks() -> None:
+        said = " ".join(["my", "number", "is", "five"])
+        raise ValueError(len(said))
+
+    out = io.StringIO()
+    configure_logs(level="info", as_json=as_json, caller_text=False, stream=out)
+    try:
+        breaks()
+    except ValueError:
+        structlog.get_logger("m").exception("it broke")
+    assert "ValueError" in out.getvalue()
+    assert "breaks" in out.getvalue()
+    assert "number is five" not in out.getvalue()
+
+
 def test_a_peer_that_was_turned_away_is_no_error_of_the_servers() -> None:
     out = io.StringIO()
     configure_logs(level="info", as_json=True, caller_text=False, stream=out)
