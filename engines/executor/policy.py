@@ -22,6 +22,7 @@ place in eviction order, nothing else. The rules:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -253,9 +254,7 @@ class Agenda:
         test, done, done_wide = self._tests, now, now
         members = Counter(id(job.group) for job in order)
         wide: dict[int, float] = {}
-        for job in order:
-            if job is going_first:
-                break
+        for job in itertools.takewhile(lambda job: job is not going_first, order):
             group = job.group
             done += group.count(job, test)
             # Who counts on sharing quanta must get to: the slack that wide batches will need is not to be spent.

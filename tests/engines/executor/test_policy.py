@@ -109,6 +109,15 @@ def test_rows_share_their_steps_in_the_demand_test() -> None:
     assert a.overload(100.0) == 0  # nobody will be late
 
 
+def test_a_batch_that_is_cheaper_than_one_job_takes_nothing_off_what_is_needed() -> None:
+    costs = priced((DECODE, 1, 1, 0.012), (DECODE, 2, 1, 0.010), (ENCODE, 1, 1, 0.05))
+    a = Agenda(costs)
+    for epoch in (1, 2):
+        a.add(key(epoch), DECODE, LIVE, 0.12, 0.0, remaining=10)
+    a.add(key(3, "stt"), ENCODE, LIVE, 0.17, 0.0)
+    assert chosen(a.choose(0.0)) == [1, 2]
+
+
 def test_only_jobs_of_one_bucket_share_a_padded_quantum_and_no_more_than_fit() -> None:
     a = Agenda()
     for epoch, bucket in enumerate((64, 128, 64, 64, 64, 64)):
