@@ -24,8 +24,9 @@ from websockets.sync.connection import Connection
 
 from engines.api import EngineError
 from engines.registry import BACKENDS, BackendSpec
+from gateway.engine_settings import EngineSettings
 from gateway.server import StartError, listening_socket, serve
-from gateway.settings import ConfigurationError, EngineSettings, Settings
+from gateway.settings import ConfigurationError, Settings
 
 pytestmark = pytest.mark.e2e
 
@@ -134,11 +135,10 @@ def test_while_it_drains_calls_go_on_and_new_ones_are_refused(start: Callable[..
     with dial(url) as call:
         call.recv()
         process.signal(signal.SIGTERM)
-        while True:
-            with contextlib.closing(dial(url)) as late:
-                types, code, reason = everything(late) if _is_draining(url) else ([], 0, "")
-            if code:
-                break
+        while not _is_draining(url):
+            pass
+        with contextlib.closing(dial(url)) as late:
+            types, code, reason = everything(late)
         assert (types, code, reason) == ([], 1013, "draining")
         call.send(json.dumps({"type": "conversation.item.retrieve", "item_id": "nope"}))
         while json.loads(call.recv(timeout=STOP_S))["type"] != "error":
