@@ -19,7 +19,8 @@ def converted(tmp_path: Path) -> dict[str, npt.NDArray[np.float32]]:
     out = tmp_path / "out"
     out.mkdir()
     whisper_mlx(tmp_path, out)
-    return load_file(out / "weights.safetensors")
+    loaded: dict[str, npt.NDArray[np.float32]] = load_file(out / "weights.safetensors")
+    return loaded
 
 
 def test_fused_projections_are_split_and_kernels_turned(tmp_path: Path) -> None:
