@@ -51,8 +51,8 @@ class _Seat:
 class SlotBatch:
     """:class:`engines.executor.batch.TokenBatch` for models whose layers all keep a plain KV cache.
 
-    The width is a power of two and the lengths read are rounded, so that a GPU sees few shapes; there, prefill is
-    padded to a few lengths too (``pad``, on by default on a GPU).
+    ``pad`` (on by default on a GPU) rounds the batch's width, the lengths it reads and those of prefill up to a few
+    values, so that few shapes have to be compiled.
     """
 
     def __init__(self, model: Any, stop_tokens: Iterable[int], *, pad: bool | None = None) -> None:
@@ -141,7 +141,7 @@ class SlotBatch:
     def _room(self, count: int, capacity: int) -> list[int]:
         """Free slots for ``count`` rows of up to ``capacity`` tokens. The batch grows if its rows need it; rows at
         rest make way before that."""
-        width = max(power_of_two(len(self) + count), self.width)
+        width = max(self._width_for(len(self) + count), self.width)
         if width > self.width or capacity > self._capacity:
             self._resize(width, max(up(capacity, _CAPACITY_STEP), self._capacity))
         free = self._free()
@@ -149,6 +149,12 @@ class SlotBatch:
             self._move_out()
             free = self._free()
         return free[:count]
+
+    def _width_for(self, rows: int) -> int:
+        """A power of two, so that a GPU sees few shapes; a CPU, which pays for every row, has steps between them."""
+        width = power_of_two(rows)
+        between = width // 4 * 3
+        return between if not self._pad and rows <= between else width
 
     def _free(self) -> list[int]:
         return [slot for slot, seat in enumerate(self._seats) if seat is None and self._at_rest(slot) is None]
@@ -253,7 +259,7 @@ class SlotBatch:
             self._clear()
         elif self._roomy_steps >= _SHRINK_AFTER_STEPS:
             self._shrink()
-        elif power_of_two(len(self)) < self.width:
+        elif self._width_for(len(self)) < self.width:
             self._roomy_steps += 1
         else:
             self._roomy_steps = 0
@@ -263,7 +269,7 @@ class SlotBatch:
 
         self._move_out()
         live = sorted(self._slots.values())
-        width = power_of_two(len(live))
+        width = self._width_for(len(live))
         kept = live + [slot for slot in range(self.width) if slot not in set(live)][: width - len(live)]
         capacity = up(max(self._lengths[slot] for slot in live) + 1, _CAPACITY_STEP)
         taken = mx.array(kept, dtype=mx.int32)
