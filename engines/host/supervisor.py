@@ -221,6 +221,7 @@ class Host:
             if self._closing.is_set():
                 return
             if not self._engines:
+                self._down = False
                 self._run = None  # nobody needs it any more; the next load starts it anew
                 return
             if loop.time() - up_at >= self._times.stable_s:

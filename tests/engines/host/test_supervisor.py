@@ -268,6 +268,22 @@ async def test_while_it_is_down_nothing_is_loaded_into_it(tmp_path: Path) -> Non
     assert caught.value.code == "host_closed"
 
 
+async def test_one_that_died_while_nobody_needed_it_starts_again_for_whoever_does() -> None:
+    """A model that stands in is unloaded when memory is short, and its host may be killed for the same reason."""
+    async with hosts() as place:
+        llm = place.engine(spec("llm"), [])
+        await llm.start()
+        await llm.close()
+        host = the_host(place)
+        assert host.pid is not None
+        os.kill(host.pid, signal.SIGKILL)
+        await until(lambda: not host.started)
+        assert place.health().healthy
+        again = place.engine(spec("llm"), [])
+        await again.start()
+        assert again.available
+
+
 async def test_a_model_that_does_not_load_again_is_tried_again(tmp_path: Path) -> None:
     flag = tmp_path / "broken"
     async with hosts() as place:
