@@ -23,26 +23,31 @@ _PROMPT_WORDS = 30
 
 async def neighbour(shape: str, others: list[int], repeats: int) -> dict[str, Any]:
     """B's medians by the number of long replies beside it."""
-    rows: list[dict[str, Any]] = []
     async with talking(shape) as (executor, talk):
-        for count in [0, *others]:
-            firsts, totals = [], []
-            for repeat in range(repeats):
-                first, total = await _measured(talk, count, f"{count}-{repeat}")
-                firsts.append(first)
-                totals.append(total)
-            rows.append(
-                {
-                    "long_replies_beside": count,
-                    "first_token_ms": round(statistics.median(firsts) * 1e3, 1),
-                    "reply_ms": round(statistics.median(totals) * 1e3, 1),
-                }
-            )
+        rows = await beside(talk, others, repeats)
         longest = {name: round(kind.longest_s * 1e3, 1) for name, kind in executor.snapshot.quanta.items()}
-    alone = rows[0]
-    for row in rows:
-        row["slowdown"] = round(row["reply_ms"] / alone["reply_ms"], 2)
     return {"shape": shape, "tokens": _SHORT, "rows": rows, "longest_quanta_ms": longest}
+
+
+async def beside(talk: Talk, others: list[int], repeats: int) -> list[dict[str, Any]]:
+    """The rows of :func:`neighbour`, alone first, on a model that runs."""
+    rows: list[dict[str, Any]] = []
+    for count in [0, *others]:
+        firsts, totals = [], []
+        for repeat in range(repeats):
+            first, total = await _measured(talk, count, f"{count}-{repeat}")
+            firsts.append(first)
+            totals.append(total)
+        rows.append(
+            {
+                "long_replies_beside": count,
+                "first_token_ms": round(statistics.median(firsts) * 1e3, 1),
+                "reply_ms": round(statistics.median(totals) * 1e3, 1),
+            }
+        )
+    for row in rows:
+        row["slowdown"] = round(row["reply_ms"] / rows[0]["reply_ms"], 2)
+    return rows
 
 
 async def _measured(talk: Talk, others: int, name: str) -> tuple[float, float]:
