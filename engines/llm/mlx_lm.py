@@ -5,14 +5,13 @@ The class here is the event loop's half; :class:`engines.llm.mlx_rows.Rows` is t
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from engines.api import EngineError
+from engines.executor.tenancy import Tenancy
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
 from engines.llm.mlx_rows import Load, Rows, RowsLimits, load_checkpoint
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed
@@ -60,31 +59,20 @@ class MlxLanguageModel:
             ),
             self._on_result,
         )
-        executor.on_death(self._on_death)
+        self._tenancy = Tenancy(executor, self._on_death)
 
     async def start(self) -> None:
-        """Start the executor if need be, load the weights and warm the batch. Raises :class:`EngineError`."""
-        await self._executor.start()
-        if not self._model_dir.is_dir():
-            # mlx-lm would take a missing folder for the name of a repository, and ask the network for it.
-            raise EngineError("load_failed", f"there is no model folder {self._model_dir}")
-        try:
+        """Start the executor if need be, load the weights and warm the batch.
+
+        Raises :class:`engines.api.EngineError`.
+        """
+        async with self._tenancy.loading(self._model_dir):
             await self._executor.run(partial(self._rows.load, self._model_dir, self._load))
-        except ExecutorUnavailableError as error:
-            raise EngineError(error.code, str(error)) from error
-        except Exception as error:
-            raise EngineError("load_failed", f"{self._model_dir}: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         """Cancel everything and free the weights and caches; the executor goes on: its owner closes it."""
         self._live.clear()
-        self._executor.off_death(self._on_death)
-        try:
-            await self._executor.run(self._rows.detach)
-        except ExecutorUnavailableError:
-            pass  # its thread has ended, and closed us on its way out
-        except Exception:  # noqa: BLE001 (what could not be freed is no reason to leave the thread running)
-            _log.exception("the model did not close cleanly")
+        await self._tenancy.leave(self._rows.detach)
 
     def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
         key = (request.call, request.epoch)
@@ -105,24 +93,20 @@ class MlxLanguageModel:
 
     def prioritize(self, call: str, epoch: int) -> None:
         if (call, epoch) in self._live:
-            self._control(partial(self._rows.prioritize, call, epoch))
+            self._tenancy.control(partial(self._rows.prioritize, call, epoch))
 
     def postpone(self, call: str, epoch: int, until: float) -> None:
         if (call, epoch) in self._live:
-            self._control(partial(self._rows.postpone, call, epoch, until))
+            self._tenancy.control(partial(self._rows.postpone, call, epoch, until))
 
     def cancel(self, call: str, epoch: int) -> None:
         if self._live.pop((call, epoch), None) is not None:
-            self._control(partial(self._rows.cancel, call, epoch))
+            self._tenancy.control(partial(self._rows.cancel, call, epoch))
 
     def forget(self, call: str) -> None:
         for key in [key for key in self._live if key[0] == call]:
             del self._live[key]
-        self._control(partial(self._rows.forget, call))
-
-    def _control(self, act: Callable[[], None]) -> None:
-        with contextlib.suppress(ExecutorUnavailableError):  # nothing runs there any more
-            self._executor.post(act, control=True)
+        self._tenancy.control(partial(self._rows.forget, call))
 
     def _refuse(self, request: Generate, deliver: Callable[[Generation], None], code: str, message: str) -> None:
         """Never from inside :meth:`generate`: the caller is not done with its own bookkeeping there."""

@@ -8,7 +8,6 @@ weights, which shows that audio, finals and copies of sessions go where they sho
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from engines.api import EngineError, Pcm16
+from engines.executor.tenancy import Tenancy
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
 from engines.stt.mlx_sessions import SessionLimits, Sessions, WaitingAudio
 from streaming.jobs import (
@@ -65,6 +65,7 @@ class MlxStreamingStt:
             longest_samples=int(longest_s * INPUT_RATE_HZ),
             delay_ms=delay_ms,
         )
+        self._tenancy = Tenancy(executor, self._on_death)
         self._sessions = Sessions(executor, limits, self._on_transcript)
         self._serials = itertools.count()
         self._open: dict[int, StreamedUtterance] = {}
@@ -73,18 +74,8 @@ class MlxStreamingStt:
 
     async def start(self) -> None:
         """Start the executor if need be, load the weights and warm a session. Raises :class:`EngineError`."""
-        await self._executor.start()
-        if not self._model_dir.is_dir():
-            raise EngineError("load_failed", f"there is no model folder {self._model_dir}")
-        self._executor.on_death(self._on_death)
-        try:
+        async with self._tenancy.loading(self._model_dir):
             self._languages = await self._executor.run(partial(self._sessions.load, self._model_dir))
-        except EngineError:
-            raise
-        except ExecutorUnavailableError as error:
-            raise EngineError(error.code, str(error)) from error
-        except Exception as error:
-            raise EngineError("load_failed", f"{self._model_dir}: {type(error).__name__}: {error}") from error
         self._running = True
 
     async def close(self) -> None:
@@ -92,13 +83,7 @@ class MlxStreamingStt:
         self._running = False
         for utterance in list(self._open.values()):
             utterance.close()
-        self._executor.off_death(self._on_death)
-        try:
-            await self._executor.run(self._sessions.detach)
-        except ExecutorUnavailableError:
-            pass  # its thread has ended, and closed us on its way out
-        except Exception:  # noqa: BLE001 (what could not be freed is no reason to leave the thread running)
-            _log.exception("the model did not close cleanly")
+        await self._tenancy.leave(self._sessions.detach)
 
     def open(self, request: OpenTranscription, deliver: Callable[[Transcript], None]) -> StreamedUtterance:
         if not self._running:
@@ -129,9 +114,8 @@ class MlxStreamingStt:
             self._sessions.wake(key)
 
         if not utterance.waking:
-            with contextlib.suppress(ExecutorUnavailableError):  # a final will tell
-                utterance.waking = True
-                self._executor.post(wake, control=True)
+            utterance.waking = True
+            self._tenancy.control(wake)  # if nothing runs there any more, a final will tell
 
     def _finalize(self, utterance: StreamedUtterance, request: FinalizeTranscription, upto: int) -> None:
         """Raises :class:`ExecutorUnavailableError`."""
@@ -140,9 +124,8 @@ class MlxStreamingStt:
 
     def _forget(self, utterance: StreamedUtterance) -> None:
         if self._open.pop(utterance.serial, None) is not None:
-            with contextlib.suppress(ExecutorUnavailableError):  # nothing runs there any more
-                key = self._sessions.key_of(utterance.serial, utterance.request)
-                self._executor.post(partial(self._sessions.forget, key), control=True)
+            key = self._sessions.key_of(utterance.serial, utterance.request)
+            self._tenancy.control(partial(self._sessions.forget, key))
 
     def _soon(self, act: Callable[[], None]) -> None:
         self._executor.soon(act)

@@ -7,15 +7,13 @@ decoded when, and how long speech is cut, is :mod:`engines.stt.utterance`, as fo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from engines.api import EngineError
+from engines.executor.tenancy import Tenancy
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
 from engines.stt.mlx_whisper_clips import ClipLimits, WhisperClips
 from engines.stt.utterance import Job, Outcome, RefusedError, Utterance
@@ -32,8 +30,6 @@ WINDOWS_S = (4, 6, 8, 10, 12, 14, 16, 20, 25, 30)
 """Window lengths: the encoder's cost grows with them, each is a shape of its own, and all are warmed."""
 
 _FRAMES_PER_SECOND = 100
-
-_log = structlog.get_logger(__name__)
 
 
 class MlxWhisper:
@@ -71,6 +67,7 @@ class MlxWhisper:
             partial_share=partial_share,
         )
         self._max_jobs = max_jobs
+        self._tenancy = Tenancy(executor, self._on_death)
         self._clips = WhisperClips(executor, limits, self._on_outcome)
         self._serials = itertools.count()
         self._live: dict[int, Job] = {}
@@ -82,32 +79,15 @@ class MlxWhisper:
     async def start(self) -> None:
         """Start the executor if need be, load the weights and warm every window. Raises :class:`EngineError`."""
         self._loop = asyncio.get_running_loop()
-        await self._executor.start()
-        if not self._model_dir.is_dir():
-            # mlx-whisper would take a missing folder for the name of a repository, and ask the network for it.
-            raise EngineError("load_failed", f"there is no model folder {self._model_dir}")
-        self._executor.on_death(self._on_death)
-        try:
+        async with self._tenancy.loading(self._model_dir):
             self._languages = await self._executor.run(partial(self._clips.load, self._model_dir))
-        except EngineError:
-            raise
-        except ExecutorUnavailableError as error:
-            raise EngineError(error.code, str(error)) from error
-        except Exception as error:
-            raise EngineError("load_failed", f"{self._model_dir}: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         """Forget every utterance and free the weights; the executor goes on: its owner closes it."""
         for utterance in list(self._open):
             utterance.close()
         self._languages = None
-        self._executor.off_death(self._on_death)
-        try:
-            await self._executor.run(self._clips.detach)
-        except ExecutorUnavailableError:
-            pass  # its thread has ended, and closed us on its way out
-        except Exception:  # noqa: BLE001 (what could not be freed is no reason to leave the thread running)
-            _log.exception("the model did not close cleanly")
+        await self._tenancy.leave(self._clips.detach)
 
     def open(self, request: OpenTranscription, deliver: Callable[[Transcript], None]) -> Utterance:
         if self._languages is None:
@@ -140,17 +120,13 @@ class MlxWhisper:
     def reprioritize(self, job: Job, priority: Priority, deadline: float) -> None:
         if job in self._serial_of:
             key = self._clips.key_of(self._serial_of[job], job)
-            self._control(partial(self._clips.move, key, priority, deadline))
+            self._tenancy.control(partial(self._clips.move, key, priority, deadline))
 
     def abandon(self, job: Job) -> None:
         serial = self._serial_of.pop(job, None)
         if serial is not None:
             del self._live[serial]
-            self._control(partial(self._clips.cancel, self._clips.key_of(serial, job)))
-
-    def _control(self, act: Callable[[], None]) -> None:
-        with contextlib.suppress(ExecutorUnavailableError):  # nothing runs there any more
-            self._executor.post(act, control=True)
+            self._tenancy.control(partial(self._clips.cancel, self._clips.key_of(serial, job)))
 
     def _on_outcome(self, serial: int, outcome: Outcome) -> None:
         """On the loop. What comes for a job abandoned meanwhile ends here."""

@@ -17,7 +17,8 @@ from pathlib import Path
 import structlog
 
 from engines.api import EngineError
-from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
+from engines.executor.tenancy import Tenancy
+from engines.executor.thread import MlxExecutor
 from engines.tts.kokoro_audio import MAX_SPEED, MIN_SPEED
 from engines.tts.kokoro_text import RATE_HZ, KokoroInput, KokoroText, voice_names
 from engines.tts.mlx_kokoro_rows import FRAME_BUCKETS, ID_BUCKETS, Buckets, KokoroRows
@@ -67,6 +68,7 @@ class MlxKokoro:
         )
         self._voices = tuple(voices) if voices is not None else voice_names(model_dir, ".safetensors")
         self._segments = Segments(executor, max_segments)
+        self._tenancy = Tenancy(executor, self._segments.fail_all)
         self._rows = KokoroRows(executor, self._buckets, self._segments.answer)
         self._text: KokoroText | None = None
 
@@ -75,35 +77,24 @@ class MlxKokoro:
         return self._voices
 
     async def start(self) -> None:
-        await self._executor.start()
         model_dir = self._folders[0]
-        if not (model_dir / "config.json").is_file():
-            raise EngineError("load_failed", f"there is no model folder {model_dir}")
-        missing = [name for name in self._voices if not (model_dir / "voices" / f"{name}.safetensors").is_file()]
-        if missing or not self._voices:
-            raise EngineError("load_failed", f"no voice {' '.join(missing) or 'for English'} in {model_dir / 'voices'}")
-        try:
+        async with self._tenancy.loading(model_dir):
+            missing = [name for name in self._voices if not (model_dir / "voices" / f"{name}.safetensors").is_file()]
+            if missing or not self._voices:
+                names = " ".join(missing) or "for English"
+                raise EngineError("load_failed", f"no voice {names} in {model_dir / 'voices'}")
             text = await asyncio.to_thread(KokoroText.load, *self._folders, self._buckets.max_phonemes)
             await self._executor.run(partial(self._rows.load, model_dir, self._voices))
             for shape in self._buckets.shapes() if self._warm else ():
                 # A run each: others' work goes on between two compilations.
                 await self._executor.run(partial(self._rows.warm, *shape))
-        except ExecutorUnavailableError as error:
-            raise EngineError(error.code, str(error)) from error
-        except Exception as error:
-            raise EngineError("load_failed", f"{model_dir}: {type(error).__name__}: {error}") from error
         self._text = text
 
     async def close(self) -> None:
         """Cancel everything and free the weights; the executor goes on: its owner closes it."""
         self._text = None
         self._segments.clear()
-        try:
-            await self._executor.run(self._rows.detach)
-        except ExecutorUnavailableError:
-            pass  # its thread has ended, and closed us on its way out
-        except Exception:  # noqa: BLE001 (what could not be freed is no reason to leave the thread running)
-            _log.exception("the voice did not close cleanly")
+        await self._tenancy.leave(self._rows.detach)
 
     def synthesize(self, request: Synthesize, deliver: Callable[[Synthesis], None]) -> None:
         text = self._text
@@ -120,7 +111,7 @@ class MlxKokoro:
 
     def cancel(self, call: str, epoch: int) -> None:
         if self._segments.cancel(call, epoch):
-            self._segments.control(partial(self._rows.cancel, call, epoch))
+            self._tenancy.control(partial(self._rows.cancel, call, epoch))
 
     def _insert(self, request: Synthesize, phonemes: asyncio.Future[list[KokoroInput]]) -> None:
         if phonemes.cancelled() or not self._segments.is_open(request):

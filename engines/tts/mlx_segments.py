@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -26,7 +25,6 @@ class Segments:
         self._limit = limit
         self._live: dict[tuple[str, int], dict[int, Deliver]] = {}
         self._count = 0
-        executor.on_death(self._on_death)
 
     def __len__(self) -> int:
         return self._count
@@ -57,10 +55,9 @@ class Segments:
         return True
 
     def clear(self) -> None:
-        """As cancelling all; for good."""
+        """As cancelling all."""
         self._live.clear()
         self._count = 0
-        self._executor.off_death(self._on_death)
 
     def answer(self, request: Synthesize, results: Sequence[Synthesis], last: bool) -> None:
         """Deliver in order, for as long as the segment is wanted: a receiver may cancel on what it just got."""
@@ -92,18 +89,8 @@ class Segments:
             code, message = error.code, str(error)
             self._executor.soon(lambda: self.fail(request, code, message))
 
-    def control(self, act: Callable[[], None]) -> None:
-        with contextlib.suppress(ExecutorUnavailableError):  # nothing runs there any more
-            self._executor.post(act, control=True)
-
-    def _forget(self, request: Synthesize) -> None:
-        key = (request.call, request.epoch)
-        del self._live[key][request.segment]
-        self._count -= 1
-        if not self._live[key]:
-            del self._live[key]
-
-    def _on_death(self, code: str, message: str) -> None:
+    def fail_all(self, code: str, message: str) -> None:
+        """The thread died: no segment will get another answer."""
         for call, epoch in list(self._live):
             for segment in list(self._live.get((call, epoch), ())):
                 deliver = self._live.get((call, epoch), {}).pop(segment, None)
@@ -111,3 +98,10 @@ class Segments:
                     self._count -= 1
                     deliver(SynthesisFailed(epoch, segment, code, message))
             self._live.pop((call, epoch), None)
+
+    def _forget(self, request: Synthesize) -> None:
+        key = (request.call, request.epoch)
+        del self._live[key][request.segment]
+        self._count -= 1
+        if not self._live[key]:
+            del self._live[key]

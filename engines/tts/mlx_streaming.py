@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
 from engines.api import EngineError
-from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
+from engines.executor.tenancy import Tenancy
+from engines.executor.thread import MlxExecutor
 from engines.tts.mlx_segments import Segments
 from engines.tts.mlx_stream_rows import StreamRows
 from engines.tts.mlx_voices import Checkpoint, read_checkpoint
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from engines.tts.mlx_speakers import Speaker
 
 _DEFAULT_RATE_HZ = 24_000
-
-_log = structlog.get_logger(__name__)
 
 
 class MlxStreamingTts:
@@ -66,6 +63,7 @@ class MlxStreamingTts:
         self._checkpoint, self._problem = _read(model_dir)
         self._voices = self._checkpoint.voices(self._cloned) if self._checkpoint is not None else ()
         self._segments = Segments(executor, max_segments)
+        self._tenancy = Tenancy(executor, self._segments.fail_all)
         self._rows = StreamRows(executor, streaming_interval_s, self.rate_hz, self._segments.answer)
         self._running = False
 
@@ -88,8 +86,7 @@ class MlxStreamingTts:
         if not self._voices:
             raise EngineError("load_failed", f"{self._model_dir} has no voice of its own: name a recording to clone")
         references = await asyncio.to_thread(read_references, self._cloned, checkpoint.rate_hz)
-        await self._executor.start()
-        try:
+        async with self._tenancy.loading(self._model_dir):
             make = partial(_make, checkpoint, references, self._instances, self._temperature)
             count = await self._executor.run(partial(self._rows.load, make))
             language = next(iter(checkpoint.languages.values()), "auto")
@@ -97,22 +94,13 @@ class MlxStreamingTts:
             for instance in (*range(count), 0) if self._warm else ():
                 # A run each: others' work goes on between two of them.
                 await self._executor.run(partial(self._rows.warm, instance, self._voices[0], language))
-        except ExecutorUnavailableError as error:
-            raise EngineError(error.code, str(error)) from error
-        except Exception as error:
-            raise EngineError("load_failed", f"{self._model_dir}: {type(error).__name__}: {error}") from error
         self._running = True
 
     async def close(self) -> None:
         """Cancel everything and free the weights; the executor goes on: its owner closes it."""
         self._running = False
         self._segments.clear()
-        try:
-            await self._executor.run(self._rows.detach)
-        except ExecutorUnavailableError:
-            pass  # its thread has ended, and closed us on its way out
-        except Exception:  # noqa: BLE001 (what could not be freed is no reason to leave the thread running)
-            _log.exception("the voice did not close cleanly")
+        await self._tenancy.leave(self._rows.detach)
 
     def synthesize(self, request: Synthesize, deliver: Callable[[Synthesis], None]) -> None:
         language = self._language(request.language)
@@ -131,7 +119,7 @@ class MlxStreamingTts:
 
     def cancel(self, call: str, epoch: int) -> None:
         if self._segments.cancel(call, epoch):
-            self._segments.control(partial(self._rows.cancel, call, epoch))
+            self._tenancy.control(partial(self._rows.cancel, call, epoch))
 
     def _language(self, language: str) -> str | None:
         known = self._checkpoint.languages if self._checkpoint is not None else {}

@@ -13,7 +13,6 @@ from streaming.jobs import Priority, Synthesis, SynthesisChunk, SynthesisFailed,
 class _Executor:
     def __init__(self) -> None:
         self.soon_calls: list[Callable[[], None]] = []
-        self.listeners: list[Callable[[str, str], None]] = []
         self.closed = False
 
     def soon(self, deliver: Callable[[], None]) -> None:
@@ -23,12 +22,6 @@ class _Executor:
         if self.closed:
             raise ExecutorUnavailableError("executor_closed", "the executor is not running")
         act()
-
-    def on_death(self, listener: Callable[[str, str], None]) -> None:
-        self.listeners.append(listener)
-
-    def off_death(self, listener: Callable[[str, str], None]) -> None:
-        self.listeners.remove(listener)
 
     def run_soon(self) -> None:
         calls, self.soon_calls = self.soon_calls, []
@@ -95,14 +88,13 @@ def test_work_that_cannot_be_posted_fails() -> None:
     executor.closed = True
     segments.open(_request(), got.append)
     segments.post(_request(), lambda: None)
-    segments.control(lambda: None)
     executor.run_soon()
     assert [failed.code for failed in got] == ["executor_closed"]
     assert len(segments) == 0
 
 
 def test_a_death_is_told_once_to_each_that_still_wants_to_hear() -> None:
-    segments, executor = _segments()
+    segments, _ = _segments()
     got: list[Synthesis] = []
 
     def first(result: Synthesis) -> None:
@@ -112,9 +104,6 @@ def test_a_death_is_told_once_to_each_that_still_wants_to_hear() -> None:
     segments.open(_request(), first)
     segments.open(_request(segment=1), got.append)
     segments.open(_request(epoch=2), got.append)
-    for listener in list(executor.listeners):
-        listener("executor_dead", "SystemExit")
+    segments.fail_all("executor_dead", "SystemExit")
     assert got == [SynthesisFailed(1, at, "executor_dead", "SystemExit") for at in (0, 1)]
     assert len(segments) == 0
-    segments.clear()
-    assert executor.listeners == []
