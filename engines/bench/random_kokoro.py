@@ -17,10 +17,10 @@ from typing import Any
 from engines.bench.kokoro import REAL_SIZE, random_model
 from engines.executor.thread import MlxExecutor
 from engines.tts.g2p.english import SpokenWord
-from engines.tts.kokoro_audio import MAX_SPEED, MIN_SPEED
 from engines.tts.kokoro_text import RATE_HZ, KokoroInput, KokoroText
 from engines.tts.mlx_kokoro import MlxKokoro
 from engines.tts.mlx_kokoro_rows import KokoroRows, _Loaded
+from engines.tts.spoken_audio import bounded_speed
 
 VOICE = "random"
 WORD_LETTERS = 4
@@ -90,7 +90,7 @@ class RandomRows(KokoroRows):
         speed = 1.0
         for _ in range(6):
             [spoken] = net.encode([said.ids], [style], [speed], self._buckets.for_ids(len(said.ids)))
-            speed = min(max(speed * spoken.frames / wanted, MIN_SPEED), MAX_SPEED)
+            speed = bounded_speed(speed * spoken.frames / wanted)
         return speed
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,10 @@ import structlog
 from engines.api import EngineError
 from engines.executor.tenancy import Tenancy
 from engines.executor.thread import MlxExecutor
-from engines.tts.kokoro_audio import MAX_SPEED, MIN_SPEED
 from engines.tts.kokoro_text import RATE_HZ, KokoroInput, KokoroText, voice_names
 from engines.tts.mlx_kokoro_rows import FRAME_BUCKETS, ID_BUCKETS, Buckets, KokoroRows
 from engines.tts.mlx_segments import Segments
+from engines.tts.spoken_audio import bounded_speed
 from streaming.jobs import Synthesis, SynthesisChunk, Synthesize
 
 _log = structlog.get_logger(__name__)
@@ -128,5 +127,4 @@ class MlxKokoro:
             silence = SynthesisChunk(request.epoch, request.segment, b"", RATE_HZ, last=True)
             self._segments.answer(request, [silence], last=True)
             return
-        speed = min(max(request.speed, MIN_SPEED), MAX_SPEED) if math.isfinite(request.speed) else 1.0
-        self._segments.post(request, partial(self._rows.insert, request, speed, inputs))
+        self._segments.post(request, partial(self._rows.insert, request, bounded_speed(request.speed), inputs))

@@ -20,9 +20,10 @@ import structlog
 from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import MlxExecutor
 from engines.executor.workload import EVICTED
-from engines.tts.kokoro_audio import BadAudioError, chunks, spoken_pcm
+from engines.tts.kokoro_audio import spoken_pcm
 from engines.tts.kokoro_text import RATE_HZ, KokoroInput
 from engines.tts.mlx_segments import Answers
+from engines.tts.spoken_audio import BadAudioError, chunks
 from streaming.jobs import Priority, SynthesisFailed, Synthesize
 
 if TYPE_CHECKING:
@@ -248,7 +249,9 @@ class KokoroRows:
             self._fail(request, "bad_audio", str(error))
             return
         last = not row.inputs
-        results = chunks(request, pcm, said, ends_ms, row.sent_samples, last)
+        results = chunks(
+            request, pcm, RATE_HZ, last=last, words=said.words, ends_ms=ends_ms, before_samples=row.sent_samples
+        )
         row.sent_samples += pcm.size
         if last:
             self._drop(row.key)

@@ -18,12 +18,12 @@ from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import MlxExecutor
 from engines.executor.workload import EVICTED
 from engines.tts.mlx_segments import Answers
+from engines.tts.spoken_audio import chunks
 from streaming.jobs import Priority, SynthesisChunk, SynthesisFailed, Synthesize
 
 if TYPE_CHECKING:
     from engines.tts.mlx_speakers import Floats, Speaker
 
-CHUNK_MS = 200
 _AUDIBLE = 0.001
 """-60 dB: quieter samples at the start of a segment are the model's hesitation."""
 _LEAD_MS = 10
@@ -158,9 +158,10 @@ class StreamRows:
         if samples.size and not row.sent_s:
             row.heard_from = now
         row.sent_s += samples.size / self._rate_hz
-        chunks = self._chunks(row.request, samples)
-        if chunks:
-            self._executor.emit(partial(self._answer, row.request, chunks, False))
+        pcm = np.rint(np.clip(samples, -1.0, 1.0) * 32767).astype(np.int16)
+        if pcm.size:
+            results = chunks(row.request, pcm, self._rate_hz, last=False)
+            self._executor.emit(partial(self._answer, row.request, results, False))
         if row.made_s >= row.most_s:
             _log.warning("speech cut off: it went on for longer than its text", text_letters=len(row.request.text))
             self._finish(row)
@@ -184,14 +185,6 @@ class StreamRows:
         if not loud.size:
             return samples[:0]
         return samples[max(0, int(loud[0]) - self._rate_hz * _LEAD_MS // 1000) :]
-
-    def _chunks(self, request: Synthesize, samples: Floats) -> list[SynthesisChunk]:
-        pcm = np.rint(np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
-        step = self._rate_hz * CHUNK_MS // 1000
-        return [
-            SynthesisChunk(request.epoch, request.segment, pcm[at : at + step].tobytes(), self._rate_hz, last=False)
-            for at in range(0, pcm.size, step)
-        ]
 
     def _drop(self, key: Key) -> None:
         """The row is gone, its stream closed, its instance as fresh."""

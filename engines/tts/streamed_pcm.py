@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from engines.tts.spoken_audio import CHUNK_MS
 from streaming.audio.resample import Resampler
 
-CHUNK_MS = 200
 LEAST_MS = 20
 """Smaller pieces wait for more: a server that dribbles must not cost a message a sample."""
 MAX_HEADER_BYTES = 4096

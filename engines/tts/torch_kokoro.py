@@ -8,9 +8,7 @@ a word, 0.85 s for "Sure."; 1.2 GB at its peak, in loading. So on a CPU it stand
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +16,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from engines.api import EngineError
-from engines.lane import CpuLane, LaneFull, Slot
-from engines.tts.kokoro_audio import MAX_SPEED, MIN_SPEED, BadAudioError, chunks, spoken_pcm
+from engines.lane import CpuLane
+from engines.tts.kokoro_audio import spoken_pcm
 from engines.tts.kokoro_text import MAX_PHONEMES, RATE_HZ, KokoroInput, KokoroText, voice_names
-from streaming.jobs import Priority, Synthesis, SynthesisChunk, SynthesisFailed, Synthesize
+from engines.tts.lane_segments import Inferences, LaneSegments
+from engines.tts.spoken_audio import bounded_speed, chunks
+from streaming.jobs import Synthesis, SynthesisChunk, Synthesize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +33,6 @@ VOICE_FILES = (".safetensors", ".pt")
 MAX_SPEECH_S = 60.0
 """Of one inference: several times what its phonemes can last."""
 _SEED = 20_240_601
-
-_log = structlog.get_logger(__name__)
 
 
 class Voice(Protocol):
@@ -56,19 +53,6 @@ class Text(Protocol):
 class _Models:
     text: Text
     voice: Voice
-
-
-@dataclass(eq=False, slots=True)
-class _Job:
-    request: Synthesize
-    deliver: Callable[[Synthesis], None]
-    loop: asyncio.AbstractEventLoop
-    cancelled: bool = False
-    inputs: list[KokoroInput] | None = None  # None until the text was turned into phonemes
-    sent_samples: int = 0
-
-    def is_dead(self) -> bool:
-        return self.cancelled
 
 
 class TorchVoice:
@@ -133,7 +117,6 @@ class TorchKokoro:
                 "bad_options", "device is auto, cpu, cuda or mps; threads 1 or more; max_phonemes 1 to 510"
             )
         self._folders = (model_dir, lexicon_dir, g2p_dir)
-        self._lane = lane
         self._device: Device = device
         self._threads = threads
         self._max_phonemes = max_phonemes
@@ -141,7 +124,7 @@ class TorchKokoro:
         self._voices = tuple(voices) or tuple(dict.fromkeys(found))
         self._make_voice = load
         self._models: _Models | None = None
-        self._jobs: dict[tuple[str, int], set[_Job]] = {}
+        self._segments = LaneSegments(lane)
 
     @property
     def voices(self) -> tuple[str, ...]:
@@ -158,31 +141,23 @@ class TorchKokoro:
             raise EngineError("model_load_failed", f"Kokoro: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
-        for jobs in self._jobs.values():
-            for job in jobs:
-                job.cancelled = True
-        self._jobs.clear()
+        self._segments.clear()
         self._models = None
 
     def synthesize(self, request: Synthesize, deliver: Callable[[Synthesis], None]) -> None:
         """Codes of a failure: ``unknown_voice``, ``unsupported_language``, ``not_started``, ``overloaded``,
         ``bad_audio``, ``synthesis_failed``."""
-        loop = asyncio.get_running_loop()
-        models = self._models
-        job = _Job(request, deliver, loop)
-        self._jobs.setdefault((request.call, request.epoch), set()).add(job)
         if request.voice not in self._voices:
-            loop.call_soon(self._fail, job, "unknown_voice", f"no voice {request.voice!r}")
+            self._segments.refuse(request, deliver, "unknown_voice", f"no voice {request.voice!r}")
         elif request.language.partition("-")[0].lower() != "en":
-            loop.call_soon(self._fail, job, "unsupported_language", "this voice speaks English only")
-        elif models is None:
-            loop.call_soon(self._fail, job, "not_started", "the engine was not started")
+            self._segments.refuse(request, deliver, "unsupported_language", "this voice speaks English only")
+        elif self._models is None:
+            self._segments.refuse(request, deliver, "not_started", "the engine was not started")
         else:
-            self._submit(job, models, request.priority)
+            self._segments.speak(request, deliver, _inferences(request, self._models))
 
     def cancel(self, call: str, epoch: int) -> None:
-        for job in self._jobs.pop((call, epoch), ()):
-            job.cancelled = True
+        self._segments.cancel(call, epoch)
 
     def _load(self) -> _Models:
         text = KokoroText.load(*self._folders, self._max_phonemes)
@@ -192,72 +167,17 @@ class TorchKokoro:
                 voice.speak(said, self._voices[0], 1.0)
         return _Models(text, voice)
 
-    def _submit(self, job: _Job, models: _Models, priority: Priority) -> None:
-        def run(_slot: Slot) -> None:
-            self._run(job, models)
 
-        try:
-            self._lane.submit(priority, job.request.deadline, run, abandoned=lambda: job.cancelled)
-        except LaneFull as error:
-            job.loop.call_soon(self._fail, job, "overloaded", str(error))
-
-    def _run(self, job: _Job, models: _Models) -> None:
-        """One inference, on a worker thread."""
-        try:
-            answers = _next(job, models)
-        except BadAudioError as error:
-            self._answer(job, self._fail, job, "bad_audio", str(error))
-        except Exception as error:  # noqa: BLE001  # whatever a model throws is this job's failure, no more
-            _log.exception("speech synthesis failed", voice=job.request.voice)
-            self._answer(job, self._fail, job, "synthesis_failed", f"{type(error).__name__}: {error}")
-        else:
-            self._answer(job, self._land, job, models, answers)
-
-    @staticmethod
-    def _answer(job: _Job, callback: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is there to be told
-            job.loop.call_soon_threadsafe(callback, *args)
-
-    def _land(self, job: _Job, models: _Models, answers: list[SynthesisChunk]) -> None:
-        if job.cancelled:
-            return
-        if job.inputs:
-            self._submit(job, models, max(job.request.priority, Priority.PLAYOUT))
-        for chunk in answers:
-            if chunk.last:
-                self._forget(job)
-            job.deliver(chunk)
-            if job.is_dead():  # by the receiver, on what it just got
-                return
-
-    def _fail(self, job: _Job, code: str, message: str) -> None:
-        if job.cancelled:
-            return
-        self._forget(job)
-        job.deliver(SynthesisFailed(job.request.epoch, job.request.segment, code, message))
-
-    def _forget(self, job: _Job) -> None:
-        key = (job.request.call, job.request.epoch)
-        jobs = self._jobs.get(key)
-        if jobs is not None:
-            jobs.discard(job)
-            if not jobs:
-                del self._jobs[key]
-
-
-def _next(job: _Job, models: _Models) -> list[SynthesisChunk]:
-    request = job.request
-    if job.inputs is None:
-        job.inputs = models.text.inputs(request.text)
-        if not job.inputs:
-            return [SynthesisChunk(request.epoch, request.segment, b"", RATE_HZ, last=True)]
-    said = job.inputs.pop(0)
-    speed = min(max(request.speed, MIN_SPEED), MAX_SPEED) if math.isfinite(request.speed) else 1.0
-    samples, frames = models.voice.speak(said, request.voice, speed)
-    pcm, ends_ms = spoken_pcm(samples, frames, said, models.voice.frame_samples)
-    before = job.sent_samples
-    job.sent_samples += pcm.size
-    return chunks(request, pcm, said, ends_ms, before, last=not job.inputs)
+def _inferences(request: Synthesize, models: _Models) -> Inferences:
+    inputs, sent_samples = models.text.inputs(request.text), 0
+    if not inputs:
+        yield [SynthesisChunk(request.epoch, request.segment, b"", RATE_HZ, last=True)]
+    for number, said in enumerate(inputs, start=1):
+        samples, frames = models.voice.speak(said, request.voice, bounded_speed(request.speed))
+        pcm, ends_ms = spoken_pcm(samples, frames, said, models.voice.frame_samples)
+        last = number == len(inputs)
+        yield chunks(request, pcm, RATE_HZ, last=last, words=said.words, ends_ms=ends_ms, before_samples=sent_samples)
+        sent_samples += pcm.size
 
 
 def _checkpoint(model_dir: Path) -> dict[str, Tensor]:

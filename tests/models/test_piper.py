@@ -27,7 +27,7 @@ from engines.lane import CpuLane
 from engines.tts.g2p.english import EnglishPhonemes, SpokenWord
 from engines.tts.g2p.letters import LetterToSound
 from engines.tts.g2p.lexicon import Lexicon
-from engines.tts.piper import RATE_HZ, PiperTts, shape
+from engines.tts.piper import RATE_HZ, PiperTts, spoken_pcm
 from engines.tts.piper_voice import PiperVoice
 from streaming.audio.resample import Resampler
 from streaming.jobs import INPUT_RATE_HZ, Priority, Synthesis, SynthesisChunk, Synthesize
@@ -177,7 +177,7 @@ class _ReadBack:
 
 
 def _read_back(whisper: _Reader, voice: PiperVoice, sentence: str, words: list[SpokenWord]) -> _ReadBack:
-    pcm, ends_ms = shape(voice.speak(words, 1.0), words[-1].pause)
+    pcm, ends_ms = spoken_pcm(voice.speak(words, 1.0), words[-1].pause)
     return _ReadBack(sentence, ends_ms, whisper.words(pcm))
 
 

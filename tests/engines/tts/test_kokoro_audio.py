@@ -1,19 +1,18 @@
-"""From Kokoro's samples to chunks: silence cut, levels kept, word times right."""
+"""From Kokoro's samples to PCM: silence cut, levels kept, word times right."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from engines.tts.kokoro_audio import BadAudioError, chunks, spoken_pcm
+from engines.tts.kokoro_audio import spoken_pcm
 from engines.tts.kokoro_text import KokoroInput, PlacedWord
-from streaming.jobs import Priority, Synthesize, WordEnd
+from engines.tts.spoken_audio import BadAudioError
 
 RATE = 24_000
 SAID = KokoroInput((0, 5, 6, 7, 8, 0), 3, (PlacedWord(2, 3), PlacedWord(6, 5)), ".")
 DURATIONS = np.array([8, 10, 10, 4, 20, 12], np.int32)
 """Frames of 25 ms: 0.2 s of silence, a word of 0.5 s, a space, a word to 1.3 s, silence to 1.6 s."""
-REQUEST = Synthesize("a", 1, 2, "ab cde", "joe", Priority.FIRST_AUDIO, 0.0)
 
 
 def _samples(peak: float = 0.5) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -47,14 +46,3 @@ def test_only_what_would_clip_is_made_quieter() -> None:
 def test_what_cannot_be_heard_is_no_audio(samples: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
     with pytest.raises(BadAudioError):
         spoken_pcm(samples.astype(np.float32), DURATIONS, SAID)
-
-
-def test_chunks_are_short_and_the_words_come_with_the_first() -> None:
-    pcm = np.arange(12_000, dtype=np.int16)
-    made = chunks(REQUEST, pcm, SAID, [100.0, 450.0], before_samples=RATE, last=True)
-    assert [len(chunk.pcm) // 2 for chunk in made] == [4800, 4800, 2400]
-    assert [chunk.last for chunk in made] == [False, False, True]
-    assert [chunk.words for chunk in made] == [(WordEnd(2, 1100.0), WordEnd(6, 1450.0)), (), ()]
-    assert np.array_equal(np.frombuffer(b"".join(chunk.pcm for chunk in made), "<i2"), pcm)
-    assert {(chunk.epoch, chunk.segment, chunk.rate_hz) for chunk in made} == {(1, 2, RATE)}
-    assert not any(chunk.last for chunk in chunks(REQUEST, pcm, SAID, [100.0, 450.0], 0, last=False))

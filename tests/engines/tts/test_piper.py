@@ -19,8 +19,9 @@ from engines.tts import piper
 from engines.tts.g2p.english import SpokenWord
 from engines.tts.g2p.letters import LetterToSound
 from engines.tts.g2p.lexicon import Lexicon
-from engines.tts.piper import BadAudioError, PiperTts, groups, shape
+from engines.tts.piper import PiperTts, groups, spoken_pcm
 from engines.tts.piper_voice import Speech
+from engines.tts.spoken_audio import MAX_PEAK, BadAudioError
 from streaming.jobs import Priority, Synthesis, SynthesisChunk, SynthesisFailed, Synthesize
 
 _RATE = 22_050
@@ -189,7 +190,7 @@ async def test_nothing_is_kept_of_a_finished_segment(tts: _Piper, voice: _Voice)
     await _all(tts, _request("one"))
     voice.level = math.nan
     await _all(tts, _request("two", segment=1))
-    assert tts._jobs == {}
+    assert len(tts._segments) == 0
 
 
 async def test_cancelled_in_flight_delivers_nothing(tts: _Piper, voice: _Voice) -> None:
@@ -290,26 +291,26 @@ def test_groups_end_at_pauses_where_they_can() -> None:
     assert groups([], 8) == []
 
 
-def test_shape_trims_the_padding_and_keeps_one_gain() -> None:
+def test_the_padding_is_trimmed_and_there_is_one_gain() -> None:
     quiet = np.concatenate([np.zeros(3000), np.full(5000, 0.25), np.zeros(9000)]).astype(np.float32)
-    pcm, _ = shape(Speech(quiet, ()), ",")
+    pcm, _ = spoken_pcm(Speech(quiet, ()), ",")
     assert pcm.size == pytest.approx(220 + 5000 + 3087, abs=2 * 110)
     assert np.abs(pcm).max() == round(0.25 * piper.GAIN * 32767)
-    loud, _ = shape(Speech(quiet * 4, ()), ",")
-    assert np.abs(loud).max() == round(piper.MAX_PEAK * 32767)
+    loud, _ = spoken_pcm(Speech(quiet * 4, ()), ",")
+    assert np.abs(loud).max() == round(MAX_PEAK * 32767)
 
 
-def test_shape_pads_a_tail_the_model_did_not_make() -> None:
+def test_a_tail_the_model_did_not_make_is_padded() -> None:
     samples = np.full(5000, 0.5, np.float32)
-    pcm, ends = shape(Speech(samples, (2500, 9999)), ".")
+    pcm, ends = spoken_pcm(Speech(samples, (2500, 9999)), ".")
     assert pcm.size == pytest.approx(5000 + 5292, abs=110)
     assert not pcm[-5000:].any()
     assert ends == pytest.approx([2500 / 22.05, 5000 / 22.05], abs=6)
 
 
-def test_shape_refuses_an_empty_result() -> None:
+def test_an_empty_result_is_no_audio() -> None:
     with pytest.raises(BadAudioError):
-        shape(Speech(np.zeros(0, np.float32), ()), "")
+        spoken_pcm(Speech(np.zeros(0, np.float32), ()), "")
 
 
 def test_it_is_a_text_to_speech(lane: CpuLane, voice: _Voice) -> None:
