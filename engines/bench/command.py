@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,10 +18,17 @@ class CostsName(enum.StrEnum):
     mac = "mac"
 
 
+class ShapeName(enum.StrEnum):
+    tiny = "tiny"
+    llama_3b = "3b"
+
+
 def add_bench_commands(app: typer.Typer) -> typer.Typer:
     """Add ``bench`` to a command line; returns it, for more commands."""
     bench = typer.Typer(help="Benchmarks.", no_args_is_help=True)
     bench.command("scheduler")(scheduler)
+    bench.command("gpu")(gpu)
+    bench.command("tts-readback")(tts_readback)
     app.add_typer(bench, name="bench")
     return bench
 
@@ -52,6 +60,48 @@ def scheduler(
         typer.echo(json.dumps({name: _fields(result) for name, result in results.items()}, indent=2))
     else:
         bench.show(costs.value, results)
+
+
+def gpu(
+    shape: Annotated[ShapeName, typer.Option(help="Sizes of the models: 3b for a GPU, tiny for a CPU.")] = (
+        ShapeName.llama_3b
+    ),
+    calls: Annotated[str, typer.Option(help="The levels to climb, separated by commas.")] = "8,16,24,32,48,64",
+    policies: Annotated[str, typer.Option(help="Of edf, fifo and lock.")] = "edf,fifo,lock",
+    seconds: Annotated[float, typer.Option(help="Length of each level.", min=1.0)] = 30.0,
+    seed: Annotated[int, typer.Option(help="Of the trace of turns, which is the same for every policy.")] = 1,
+    within: Annotated[float | None, typer.Option(help="Seconds that all of it may take.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="A file, written after every level.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Where the thread's time goes, by kind.")] = False,
+) -> None:
+    """The executor against first in first out and a global lock, on the real thread with models of random weights."""
+    from engines.bench import gpu as bench
+
+    try:
+        options = bench.Options(
+            shape.value, bench.numbers(calls), bench.names(policies), seconds, seed, within_s=within
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    bench.run(options, json_file, profile=profile)
+
+
+def tts_readback(
+    tts: Annotated[list[str] | None, typer.Option(help="BACKEND[=MODEL][,voice=NAME]; again for more of them.")] = None,
+    stt: Annotated[str, typer.Option(help="The backend that reads back.")] = "faster-whisper-base",
+    sentences: Annotated[int | None, typer.Option(help="Only the first so many.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Speech of each text-to-speech variant, read back by speech-to-text: errors, speed and memory side by side."""
+    from engines.api import EngineError
+    from engines.bench import readback
+
+    try:
+        failed = readback.run(tts or list(readback.DEFAULT), stt, sentences, as_json=as_json)
+    except (EngineError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    if failed:
+        raise typer.Exit(1)
 
 
 def _fields(result: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import statistics
@@ -159,7 +160,7 @@ def graded(policy: str, calls: int, callers: Callers, ledger: Ledger) -> dict[st
         "in_time": round(total.in_time / max(1, total.turns), 4),
         "too_late": total.too_late,
         "first_audio_p50_ms": round(statistics.median(waits)),
-        "first_audio_p95_ms": round(waits[int(0.95 * (len(waits) - 1))]),
+        "first_audio_p95_ms": round(waits[math.ceil(0.95 * len(waits)) - 1]),
         "first_audio_worst_ms": round(waits[-1]),
         "underrun": round(total.underrun_s / spoken_s, 5) if spoken_s else 0.0,
         "turns_per_s": round(len(counted) / of_time, 3),
