@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from engines.tts.g2p.english import EnglishPhonemes, SpokenWord
+from engines.tts.g2p.english import EnglishPhonemes, Phonemes, SpokenWord
 from engines.tts.g2p.letters import LetterToSound
 from engines.tts.g2p.lexicon import Lexicon
+from engines.tts.g2p.runs import runs_of
 
 RATE_HZ = 24_000
 FRAME_SAMPLES = 600
@@ -33,10 +33,6 @@ VOICES = (
 
 _BOUNDARY_ID = 0
 _ALPHABET = str.maketrans({"ɾ": "T", "ʔ": "t", "g": "ɡ"})
-
-
-class Phonemes(Protocol):
-    def words(self, text: str) -> list[SpokenWord]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ class KokoroText:
         """``text`` as inferences of at most ``max_phonemes`` characters, cut at pauses where that is possible; empty
         if nothing in it can be said."""
         words = [piece for word in self._phonemes.words(text) for piece in self._known(word)]
-        return [self._input(run) for run in _runs(words, self._max_phonemes)]
+        return [self._input(run) for run in runs_of(words, self._max_phonemes, _size)]
 
     def _known(self, word: SpokenWord) -> Iterator[SpokenWord]:
         """The word without characters the model lacks; in parts if it is longer than an inference may be."""
@@ -124,20 +120,6 @@ def voice_names(model_dir: Path, suffix: str) -> tuple[str, ...]:
     return tuple(name for name in VOICES if (model_dir / "voices" / f"{name}{suffix}").is_file())
 
 
-def _runs(words: Sequence[SpokenWord], max_phonemes: int) -> list[list[SpokenWord]]:
-    """Words in runs of at most ``max_phonemes`` characters, spaces and punctuation counted, cut after the last pause
-    in the run's second half if there is one."""
-    runs: list[list[SpokenWord]] = []
-    run: list[SpokenWord] = []
-    for word in words:
-        if run and _size([*run, word]) > max_phonemes:
-            pauses = [index for index, member in enumerate(run) if member.pause and index >= len(run) // 2]
-            cut = pauses[-1] + 1 if pauses else len(run)
-            runs.append(run[:cut])
-            run = run[cut:]
-        run.append(word)
-    return [*runs, run] if run else runs
-
-
 def _size(words: Sequence[SpokenWord]) -> int:
+    """In characters, spaces and punctuation counted."""
     return sum(len(word.ipa) + bool(word.pause) for word in words) + len(words) - 1

@@ -15,9 +15,10 @@ from typing import Protocol
 
 from engines.api import EngineError, Pcm16
 from engines.lane import CpuLane
-from engines.tts.g2p.english import EnglishPhonemes, SpokenWord
+from engines.tts.g2p.english import EnglishPhonemes, Phonemes, SpokenWord
 from engines.tts.g2p.letters import LetterToSound
 from engines.tts.g2p.lexicon import Lexicon
+from engines.tts.g2p.runs import runs_of
 from engines.tts.lane_segments import Inferences, LaneSegments
 from engines.tts.piper_voice import PiperVoice, Speech
 from engines.tts.spoken_audio import bounded_speed, chunks, trimmed
@@ -31,10 +32,6 @@ MAX_PHONEMES = 400
 GAIN = 1.2
 """The voice's loudest sentences peak at 0.79 of full scale; one gain for all keeps segments alike."""
 MIN_PEAK = 0.01
-
-
-class Phonemes(Protocol):
-    def words(self, text: str) -> list[SpokenWord]: ...
 
 
 class Voice(Protocol):
@@ -102,7 +99,7 @@ class PiperTts:
 
 
 def _inferences(request: Synthesize, models: _Models) -> Inferences:
-    runs, sent_samples = groups(models.phonemes.words(request.text), MAX_PHONEMES), 0
+    runs, sent_samples = runs_of(models.phonemes.words(request.text), MAX_PHONEMES, _size), 0
     if not runs:
         yield [SynthesisChunk(request.epoch, request.segment, b"", RATE_HZ, last=True)]
     for number, words in enumerate(runs, start=1):
@@ -113,22 +110,8 @@ def _inferences(request: Synthesize, models: _Models) -> Inferences:
         sent_samples += pcm.size
 
 
-def groups(words: Sequence[SpokenWord], max_phonemes: int) -> list[list[SpokenWord]]:
-    """Words in runs of at most ``max_phonemes`` (a longer word is a run alone), cut after the last pause in the
-    run's second half if there is one."""
-    out: list[list[SpokenWord]] = []
-    run: list[SpokenWord] = []
-    size = 0
-    for word in words:
-        if run and size + len(word.ipa) > max_phonemes:
-            pauses = [index for index, member in enumerate(run) if member.pause and index >= len(run) // 2]
-            cut = pauses[-1] + 1 if pauses else len(run)
-            out.append(run[:cut])
-            run = run[cut:]
-            size = sum(len(member.ipa) for member in run)
-        run.append(word)
-        size += len(word.ipa)
-    return [*out, run] if run else out
+def _size(words: Sequence[SpokenWord]) -> int:
+    return sum(len(word.ipa) for word in words)
 
 
 def spoken_pcm(speech: Speech, pause: str) -> tuple[Pcm16, list[float]]:

@@ -62,6 +62,12 @@ class SpokenWord:
     pause: str
 
 
+class Phonemes(Protocol):
+    """:class:`EnglishPhonemes`, or a stand-in under test."""
+
+    def words(self, text: str) -> list[SpokenWord]: ...
+
+
 @dataclass(slots=True)
 class _Part:
     """A thing to pronounce: a word, a letter or a digit of a token."""

@@ -19,7 +19,7 @@ from engines.tts import piper
 from engines.tts.g2p.english import SpokenWord
 from engines.tts.g2p.letters import LetterToSound
 from engines.tts.g2p.lexicon import Lexicon
-from engines.tts.piper import PiperTts, groups, spoken_pcm
+from engines.tts.piper import PiperTts, spoken_pcm
 from engines.tts.piper_voice import Speech
 from engines.tts.spoken_audio import MAX_PEAK, BadAudioError
 from streaming.jobs import Priority, Synthesis, SynthesisChunk, SynthesisFailed, Synthesize
@@ -281,14 +281,6 @@ async def test_a_voice_of_another_rate_is_refused(voice: _Voice, lane: CpuLane) 
     voice.rate_hz = 16_000
     with pytest.raises(EngineError):
         await _Piper(voice, lane).start()
-
-
-def test_groups_end_at_pauses_where_they_can() -> None:
-    words = [SpokenWord("abcd", index, "," if index == 2 else "") for index in range(6)]
-    assert [len(run) for run in groups(words, 16)] == [3, 3]
-    assert [len(run) for run in groups(words, 8)] == [2, 2, 2]
-    assert [len(run) for run in groups(words, 1)] == [1] * 6
-    assert groups([], 8) == []
 
 
 def test_the_padding_is_trimmed_and_there_is_one_gain() -> None:
