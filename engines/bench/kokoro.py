@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from engines.executor.thread import MlxExecutor
+from engines.tts.kokoro_convert import CONFIG
 from engines.tts.mlx_kokoro_rows import Buckets
 
 if TYPE_CHECKING:
@@ -32,35 +33,7 @@ _REPEATS = 7
 _LETTERS = (
     '$;:,.!?—…"()“” \u0303ʣʥʦʨᵝꭧAIOQSTWYᵊabcdefhijklmnopqrstuvwxyzɑɐɒæβɔɕçɖðʤəɚɛɜɟɡɥɨɪʝɯɰŋɳɲɴøɸθœɹɾɻʁɽʂʃʈʧʊʋʌɣɤχʎʒʔ'
 )
-REAL_SIZE: dict[str, Any] = {
-    "istftnet": {
-        "upsample_kernel_sizes": [20, 12],
-        "upsample_rates": [10, 6],
-        "gen_istft_hop_size": 5,
-        "gen_istft_n_fft": 20,
-        "resblock_dilation_sizes": [[1, 3, 5]] * 3,
-        "resblock_kernel_sizes": [3, 7, 11],
-        "upsample_initial_channel": 512,
-    },
-    "dim_in": 64,
-    "dropout": 0.2,
-    "hidden_dim": 512,
-    "max_conv_dim": 512,
-    "max_dur": 50,
-    "multispeaker": True,
-    "n_layer": 3,
-    "n_mels": 80,
-    "n_token": 178,
-    "style_dim": 128,
-    "text_encoder_kernel_size": 5,
-    "plbert": {
-        "hidden_size": 768,
-        "num_attention_heads": 12,
-        "intermediate_size": 2048,
-        "max_position_embeddings": 512,
-        "num_hidden_layers": 12,
-        "dropout": 0.1,
-    },
+REAL_SIZE: dict[str, Any] = CONFIG | {
     "vocab": {letter: index for index, letter in enumerate(_LETTERS, start=1)},
     "sample_rate": 24000,
 }
