@@ -85,6 +85,10 @@ class Contexts:
         copied = self._batch.clone(other.cache) if isinstance(other, Prompt) else self._batch.fork(other)
         return copied if copied.cut_to(reuse) else None
 
+    def anew(self, prompt: Prompt) -> Prompt:
+        """The same prompt with nothing of it computed: its cache was lost."""
+        return Prompt(self._batch.new_cache(), [*prompt.cache.tokens, *prompt.rest])
+
     def share(self, cache: KeptCache) -> None:
         """This cache holds an agent's system prompt and no more: keep a copy for other calls."""
         shared = self._batch.clone(cache)

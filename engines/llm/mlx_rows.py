@@ -235,12 +235,12 @@ class Rows:
         self._executor.require_thread()
         leaving, self._leaving = self._leaving, []
         joined = {row.uid: row for row in leaving if row.uid is not None}
+        for uid in joined:  # first: whatever fails below, they are nobody's rows any more
+            self._by_uid.pop(uid, None)
         try:
             for row in leaving:
                 if row.uid is None and row.prompt is not None:
                     self._keep(row, row.prompt.cache)
-            for uid in joined:
-                del self._by_uid[uid]
             for uid, cache in self._loaded.batch.leave(joined).items():
                 self._keep(joined[uid], cache)
             self._loaded.batch.tidy()
@@ -263,8 +263,10 @@ class Rows:
 
     def abandon(self, choice: Choice, message: str) -> None:
         """A failed decode step fails its rows, a failed chunk its prompts; the thread and all others go on."""
-        if message == EVICTED:
-            self._evict([row for key in choice.keys if (row := self._rows.get(key)) is not None])
+        if message == EVICTED:  # they leave as if cancelled
+            for row in [self._rows[key] for key in choice.keys if key in self._rows]:
+                self.cancel(row.request.call, row.request.epoch)
+                self._emit(row.request, GenerationFailed(row.request.epoch, "overloaded", "more urgent work came"))
         elif choice.kind is self._step:
             self._fail_batch(message)
         else:
@@ -285,6 +287,8 @@ class Rows:
     def _prepare(self, loaded: _Loaded, row: _Row) -> None:
         request = row.request
         tokens = loaded.contexts.fit(request.call, request.messages)
+        if not tokens:
+            raise ValueError("the template makes no prompt of these messages")
         in_use = loaded.batch.nbytes + sum(one.prompt.cache.nbytes for one in self._rows.values() if one.prompt)
         if not loaded.contexts.make_room((len(tokens) + request.max_tokens) * loaded.batch.token_nbytes, in_use):
             self._refused_for_memory += 1
@@ -320,18 +324,15 @@ class Rows:
         loaded.batch.prefill([prompt for _, prompt in prompts], most)
         ready = []
         for row, prompt in prompts:
-            self._share(loaded, row, prompt)
+            if row.shared_tokens and len(prompt.cache.tokens) == row.shared_tokens:
+                row.shared_tokens = 0
+                loaded.contexts.share(prompt.cache)
             if len(prompt.rest) == 1:
                 ready.append((row, prompt))
             else:
                 self._await_prefill(row, prompt)
         if ready:
             self._join(loaded, ready)
-
-    def _share(self, loaded: _Loaded, row: _Row, prompt: Prompt) -> None:
-        if row.shared_tokens and len(prompt.cache.tokens) == row.shared_tokens:
-            row.shared_tokens = 0
-            loaded.contexts.share(prompt.cache)
 
     def _join(self, loaded: _Loaded, ready: Sequence[tuple[_Row, Prompt]]) -> None:
         uids = loaded.batch.join(
@@ -378,20 +379,18 @@ class Rows:
         if row is not None:
             self._end(row, GenerationFailed(row.request.epoch, code, message), None)
 
-    def _evict(self, rows: Sequence[_Row]) -> None:
-        """More urgent jobs took their places on the agenda."""
-        assert self._loaded is not None
-        self._loaded.batch.leave([row.uid for row in rows if row.uid is not None])
-        for row in rows:
-            self._fail(row, "overloaded", "more urgent work came")
-
     def _fail_batch(self, message: str) -> None:
-        """The batch's state can't be trusted after a failure inside it: its rows fail and a new batch begins."""
+        """The batch's state can't be trusted after a failure inside it: its rows fail and a new batch begins. Prompts
+        on their way to it live on; one whose beginning rested in the batch is computed anew."""
         assert self._loaded is not None
         self._loaded.batch.reset()
         for row in list(self._by_uid.values()):
             self._fail(row, "engine_error", message)
-        self._by_uid.clear()
+        for row in self._rows.values():
+            if row.prompt is not None and row.prompt.cache.lost:
+                row.prompt = self._loaded.contexts.anew(row.prompt)
+                row.prefilled_tokens = row.prompt_tokens
+                self._await_prefill(row, row.prompt)
 
     def _emit(self, request: Generate, result: Generation) -> None:
         self._executor.emit(partial(self._deliver, request.call, request.epoch, result))

@@ -79,6 +79,38 @@ async def test_a_failing_step_fails_the_rows_of_the_batch_and_no_more(endless: B
     assert (await endless.answer(messages)).text == await endless.alone(messages)
 
 
+async def test_a_prompt_whose_beginning_rested_in_a_batch_that_failed_is_computed_anew(endless: Bench) -> None:
+    """Its place in the batch is another call's by the time it is read."""
+    _, other = endless.ask([user("me")], "b", max_tokens=4000)
+    await other.tokens(2)
+    history = [user("ma", "ta", "ba", "da")]
+    history += [said((await endless.answer(history, "a", max_tokens=10)).text), user("ti")]
+    stranger = [user(*WORDS[:11])]
+    truths = [await endless.alone(messages, 10) for messages in (history, stranger)]
+    replies = Reply(), Reply()
+    endless.model._live |= {("a", 100): replies[0].deliver, ("c", 101): replies[1].deliver}
+
+    def fail_between() -> None:
+        rows = endless.rows
+        rows.insert(Generate("a", 100, tuple(history), Priority.SPECULATIVE, 0.0, 10))
+        row = rows._rows[rows._key("a", 100)]
+        rows._begin(rows._loaded, row)
+        assert row.prompt.cache.layers[0].slot is not None
+        rows._fail_batch("kernel")
+        rows.insert(Generate("c", 101, tuple(stranger), Priority.FIRST_AUDIO, 0.0, 10))
+
+    await endless.executor.run(fail_between)
+    assert (await other.end()).code == "engine_error"
+    assert [(await reply.end()).text for reply in replies] == truths
+    assert replies[0].usage.prefilled_tokens == replies[0].usage.prompt_tokens
+
+
+async def test_a_prompt_of_no_tokens_is_refused(endless: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endless.rows._loaded.words, "encode", lambda messages: [])
+    assert (await endless.ask([user("ma")])[1].end()).code == "engine_error"
+    assert await endless.executor.run(lambda: (len(endless.executor.agenda), endless.rows.open_streams)) == (0, 0)
+
+
 async def test_a_failing_preparation_fails_only_its_own_epoch(endless: Bench) -> None:
     _, running = endless.ask([user("ma")], "a", max_tokens=40)
     real = endless.rows._loaded.words.encode
@@ -139,6 +171,32 @@ async def test_a_failing_compaction_fails_the_batch_not_the_thread(endless: Benc
     assert (await other.end()).code == "engine_error"
     del endless.rows._loaded.batch.leave
     assert (await endless.answer([user("ma")], "a")).usage.prefilled_tokens == 6
+
+
+async def test_a_cancelled_prompt_that_cannot_be_kept_fails_the_batch_not_the_thread(endless: Bench) -> None:
+    """A prompt and a row of the batch leave together."""
+    epoch, gone = endless.ask([user("ma")], "a", max_tokens=4000)
+    _, other = endless.ask([user("me")], "b", max_tokens=4000)
+    await gone.tokens(1)
+    await other.tokens(1)
+    rows = endless.rows
+
+    def own(cache: Any) -> None:
+        raise RuntimeError("no room")
+
+    def cancel_both() -> None:
+        rows.insert(Generate("c", 100, (user("mo", "ma", "na"),), Priority.SPECULATIVE, 0.0, 10))
+        rows._begin(rows._loaded, rows._rows[rows._key("c", 100)])
+        rows._loaded.batch.own = own
+        rows.cancel("c", 100)
+        rows.cancel("a", epoch)
+
+    await endless.executor.run(cancel_both)
+    assert (await other.end()).code == "engine_error"
+    del rows._loaded.batch.own
+    assert await endless.executor.run(lambda: (len(rows._rows), len(rows._by_uid), len(rows._leaving))) == (0, 0, 0)
+    messages = [SYSTEM, user("ma")]
+    assert (await endless.answer(messages)).text == await endless.alone(messages)
 
 
 async def test_the_library_cannot_clear_the_cache_under_a_running_row(endless: Bench) -> None:
