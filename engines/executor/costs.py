@@ -8,6 +8,7 @@ is taken to cost a little more, and the first such quantum says what it really c
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import insort
 from dataclasses import dataclass, field
 
@@ -21,6 +22,12 @@ GAIN = 0.1
 CLIP = 2.0
 """A sample counts for at most so many times its cell's average: an outlier moves it by a tenth, while a machine that
 became ten times slower is believed within 25 quanta."""
+BELIEVED = 4.0
+"""The first samples of a cell count for at most so many times what its neighbours led to expect. One that compiled a
+kernel for seconds would not be put right by others: what looks dear is avoided."""
+DOUBTED_AFTER = 256
+"""For the same reason a cell that was not run in the last so many quanta of its kind, and is dearer by more than
+:data:`CLIP` than the rest of them say, is forgotten: only trying it again shows whether that is still so."""
 WORTH_TELLING = 0.05
 """Estimates already given stay valid until an average has moved by this share."""
 UNKNOWN_WIDER = 1.25
@@ -38,6 +45,10 @@ class _Cell:
     deviation: float
     told: float
     last_seen: int
+    most: float
+    """What an early sample counts for at most."""
+    heard: int = 0
+    """Quanta of the kind when it was last run."""
     early: list[float] = field(default_factory=list)
 
 
@@ -46,6 +57,7 @@ class KindCosts:
 
     def __init__(self) -> None:
         self.cells: dict[tuple[int, int], _Cell] = {}
+        self.observed = 0
         self._remembered: dict[tuple[int, int], float] = {}
 
     def estimate(self, batch: int, length: int) -> float:
@@ -61,10 +73,21 @@ class KindCosts:
     def forget_estimates(self) -> None:
         self._remembered.clear()
 
-    def _interpolated(self, batch: int, length: int) -> float:
+    def doubtful(self) -> list[tuple[int, int]]:
+        """Cells that were not run for long and are dearer than the others make likely."""
+        last = self.observed - DOUBTED_AFTER
+        return [
+            key
+            for key, cell in self.cells.items()
+            if cell.heard <= last
+            and cell.seconds > CLIP * (self._interpolated(round(cell.batch), round(cell.length), key) or cell.seconds)
+        ]
+
+    def _interpolated(self, batch: int, length: int, without: tuple[int, int] | None = None) -> float:
         rows: dict[int, list[_Cell]] = {}
-        for (batch_bucket, _), cell in sorted(self.cells.items()):
-            rows.setdefault(batch_bucket, []).append(cell)
+        for key, cell in sorted(self.cells.items()):
+            if key != without:
+                rows.setdefault(key[0], []).append(cell)
         points = [
             (
                 sum(cell.batch for cell in row) / len(row),
@@ -137,11 +160,13 @@ class Costs:
 
     def observe(self, kind: Kind, batch: int, length: int, seconds: float) -> None:
         """A quantum took so long."""
-        cell = self._cell(kind, batch, length, seconds)
+        table = self.of(kind)
+        table.observed += 1
+        cell = self._cell(kind, batch, length, seconds, believed=BELIEVED)
         cell.batch += GAIN * (batch - cell.batch)
         cell.length += GAIN * (length - cell.length)
         if len(cell.early) < EARLY:
-            insort(cell.early, seconds)
+            insort(cell.early, min(seconds, cell.most))
             cell.seconds = cell.early[(len(cell.early) - 1) // 2]
             cell.deviation = cell.seconds / 4
         else:
@@ -150,9 +175,12 @@ class Costs:
             cell.deviation += GAIN * (abs(error) - cell.deviation)
         if abs(cell.seconds - cell.told) > WORTH_TELLING * cell.told:
             cell.told = cell.seconds
-            self.of(kind).forget_estimates()
+            table.forget_estimates()
+        if table.observed % DOUBTED_AFTER == 0:
+            for key in table.doubtful():
+                self._forget(table, key)
 
-    def _cell(self, kind: Kind, batch: int, length: int, seconds: float) -> _Cell:
+    def _cell(self, kind: Kind, batch: int, length: int, seconds: float, believed: float = math.inf) -> _Cell:
         table = self.of(kind)
         batch, length = max(1, batch), max(1, length)
         key = (_bucket(batch), _bucket(length))
@@ -161,10 +189,12 @@ class Costs:
         if cell is None:
             if self._cells >= self._max_cells:
                 self._forget_oldest()
-            cell = table.cells[key] = _Cell(batch, length, seconds, seconds / 4, seconds, self._observed)
+            expected = table.estimate(batch, length)
+            most = believed * expected if expected > 0.0 else math.inf
+            cell = table.cells[key] = _Cell(batch, length, seconds, seconds / 4, seconds, self._observed, most)
             self._cells += 1
             table.forget_estimates()
-        cell.last_seen = self._observed
+        cell.last_seen, cell.heard = self._observed, table.observed
         return cell
 
     def _forget_oldest(self) -> None:
@@ -172,6 +202,9 @@ class Costs:
             ((table, key) for table in self._kinds.values() for key in table.cells),
             key=lambda place: place[0].cells[place[1]].last_seen,
         )
+        self._forget(table, key)
+
+    def _forget(self, table: KindCosts, key: tuple[int, int]) -> None:
         del table.cells[key]
         table.forget_estimates()
         self._cells -= 1

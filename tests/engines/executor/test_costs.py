@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.executor.costs import EARLY, Costs
+from engines.executor.costs import BELIEVED, DOUBTED_AFTER, EARLY, Costs
 from engines.executor.kinds import Kind
 
 STEP = Kind("llm", "decode", max_batch=64)
@@ -138,3 +138,42 @@ def test_an_estimate_is_a_sane_number(samples: list[tuple[int, int, float]], bat
         costs.observe(STEP, seen, units, seconds)
     least = min(seconds for _, _, seconds in samples)
     assert least * 0.99 <= costs.estimate(STEP, batch, length) < 1e5
+
+
+def test_the_first_of_a_new_shape_is_not_believed_far_beyond_its_neighbours() -> None:
+    """It may have compiled for seconds, and what looks dear is avoided: nothing would ever put it right."""
+    costs = learned(*[0.01] * 10, batch=8)
+    expected = costs.estimate(STEP, 12)
+    costs.observe(STEP, 12, 1, 5.0)
+    assert costs.estimate(STEP, 12) == pytest.approx(BELIEVED * expected)
+    costs.observe(STEP, 12, 1, 0.012)
+    assert costs.estimate(STEP, 12) == pytest.approx(0.012, rel=0.05)
+
+
+def test_a_new_shape_that_is_dear_indeed_is_believed_soon() -> None:
+    costs = learned(*[0.01] * 10, batch=1)
+    for _ in range(30):
+        costs.observe(STEP, 8, 1, 0.2)
+    assert costs.estimate(STEP, 8) == pytest.approx(0.2, rel=0.06)
+
+
+def test_a_dear_shape_that_is_avoided_is_forgotten_and_so_tried_again() -> None:
+    costs = learned(*[0.01] * 10, batch=4)
+    for _ in range(60):
+        costs.observe(STEP, 8, 1, 1.0)  # the GPU was busy with something else
+    assert costs.estimate(STEP, 8) > 0.9
+    for _ in range(2 * DOUBTED_AFTER):
+        costs.observe(STEP, 4, 1, 0.01)
+    assert costs.estimate(STEP, 8) < 0.02
+    assert len(costs) == 1
+
+
+def test_what_is_run_or_likely_is_not_forgotten() -> None:
+    costs = Costs()
+    costs.seed(STEP, 1, 1, 0.01)
+    costs.seed(STEP, 8, 1, 0.1)
+    costs.seed(STEP, 64, 1, 0.02)
+    for _ in range(2 * DOUBTED_AFTER):
+        costs.observe(STEP, 1, 1, 0.01)
+        costs.observe(STEP, 8, 1, 0.1)
+    assert len(costs) == 3

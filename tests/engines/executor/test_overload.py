@@ -55,3 +55,32 @@ def test_the_agenda_notes_the_latest_job() -> None:
         agenda.drop(Key("stt", "c", epoch))
     agenda.choose(10.0)
     assert agenda.overload(60.0) is Overload.NONE
+
+
+def test_a_shape_that_compiled_when_it_first_ran_does_not_have_calls_refused_for_ever() -> None:
+    """Waves of twelve clips every two seconds, in virtual time: a quantum takes 12 ms, but the first of twelve 5 s."""
+    kind = Kind("stt", "transcribe", max_batch=64)
+    agenda = Agenda()
+    for batch in (1, 2, 4, 8):
+        agenda.costs.seed(kind, batch, 1, 0.012)
+    now, widest, compiled = 0.0, 0, False
+    left: dict[Key, int] = {}
+    for wave in range(8):
+        now, widest = max(now, 2.0 * wave), 0
+        for clip in range(12):
+            key = Key("stt", f"call {wave}", clip)
+            left[key] = 20
+            agenda.add(key, kind, Priority.FINAL, now + 0.5, now, remaining=20)
+        while (choice := agenda.choose(now)) is not None:
+            widest = max(widest, len(choice.keys))
+            seconds = 5.0 if len(choice.keys) > 8 and not compiled else 0.012
+            compiled = compiled or seconds == 5.0
+            now += seconds
+            agenda.observe(choice, seconds)
+            for key in choice.keys:
+                left[key] -= 1
+                if not left[key]:
+                    agenda.drop(key)
+    assert compiled
+    assert widest == 12
+    assert agenda.overload(now) is Overload.NONE
