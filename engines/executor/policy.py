@@ -336,7 +336,8 @@ class Agenda:
 def _due_time(priority: Priority, deadline: float, now: float) -> float:
     if priority is Priority.SPECULATIVE:
         return math.inf
-    return min(max(deadline, now), now + LATEST_S[priority])
+    # Not max(): what is no number is due now, or nothing could be sorted any more.
+    return min(deadline, now + LATEST_S[priority]) if deadline > now else now
 
 
 def _length(group: Group, units: int) -> int:

@@ -254,9 +254,9 @@ class MlxExecutor:
             for act in acts:
                 with device.logged("an inbox item failed"):
                     act()
+            self._tell_evicted()  # before they settle: who lost a place leaves a batch like who was cancelled
             for workload in self._workloads.values():
                 workload.settle()
-            self._tell_evicted()
             guard.serve(self._open_streams())
             self._sample()
             choice = self.agenda.choose(self._clock(), hold_streams=guard.holding)

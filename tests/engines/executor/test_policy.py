@@ -66,6 +66,16 @@ def test_a_live_job_is_due_by_its_class_at_the_latest_and_never_before_it_came()
     assert chosen(a.choose(5.0)) == [2]
 
 
+def test_a_deadline_that_is_no_number_or_out_of_reach_is_ordered_like_any_other() -> None:
+    a = agenda((1, ENCODE, FIRST, math.inf), (2, ENCODE, LATER, 0.3), (3, ENCODE, LATER, math.nan))
+    a.add(key(4, "stt"), ENCODE, LATER, -math.inf, 0.1)
+    order = []
+    while (choice := a.choose(0.1)) is not None:
+        order.extend(chosen(choice))
+        a.drop(choice.keys[0])
+    assert order == [3, 4, 2, 1]
+
+
 def test_a_decode_step_serves_every_row_of_its_owner_and_no_other() -> None:
     a = agenda((1, DECODE, LIVE, 2.0), (2, DECODE, IDLE, 2.0), (3, PREFILL, IDLE, 2.0), (4, OTHERS_DECODE, LIVE, 2.0))
     assert a.choose(0.0) == Choice(DECODE, (key(1), key(2)))
