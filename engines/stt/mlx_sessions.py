@@ -271,9 +271,10 @@ class Sessions:
     # --- one quantum ------------------------------------------------------------------------------------------
 
     def _hear(self, stream: _Stream) -> None:
+        # First: audio that breaks whatever hears it is gone, and not tried for ever.
+        block = np.zeros(0, np.int16) if stream.ending else self._next_block(stream)
         if stream.session is None:
             stream.session = self._new_session(stream.opened.language)
-        block = np.zeros(0, np.int16) if stream.ending else self._next_block(stream)
         if block.size:
             stream.session.feed(block.astype(np.float32) / 32768.0)
             stream.in_session += block.size

@@ -313,6 +313,26 @@ async def test_a_broken_session_fails_its_final_and_later_audio_gets_a_new_one(
     caller.stream.close()
 
 
+async def test_a_session_that_cannot_begin_is_not_tried_for_ever(
+    executor: MlxExecutor, engine: MlxStreamingStt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def broken(language: str) -> Any:
+        tried.append(language)
+        raise MemoryError("no room for its caches")
+
+    monkeypatch.setattr(engine._sessions, "_new_session", broken)
+    caller = Caller(engine)
+    await caller.say(audio(2))
+    await idle(executor)
+    assert 1 <= len(tried) <= 20  # once a block fed, at most
+    monkeypatch.undo()
+    await caller.say(audio(1, 2))
+    assert await caller.final() == await expected(executor, engine, audio(1, 2))
+    caller.stream.close()
+
+
 async def test_a_stream_that_lost_its_place_is_told_so_and_goes_on(
     executor: MlxExecutor, engine: MlxStreamingStt
 ) -> None:
