@@ -24,7 +24,15 @@ FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
 
 NOT_ITS_FAULT = frozenset(
-    {"overloaded", "unsupported_language", "context_too_long", "content_filter", "unknown_voice", "bad_request"}
+    {
+        "overloaded",
+        "unsupported_language",
+        "context_too_long",
+        "content_filter",
+        "unknown_voice",
+        "bad_request",
+        "empty_reply",
+    }
 )
 """Codes of requests that this backend can't serve, or not now: the next is asked, and this one stays in use."""
 HOPELESS = frozenset({"invalid_request", "duplicate_epoch"})
@@ -226,6 +234,11 @@ class Attempt(Generic[E]):
             self._end_soon("unsupported_language", f"no {self._chain.stage} engine knows {self._language!r}")
         else:
             self._try(link)
+
+    @property
+    def may_move_on(self) -> bool:
+        """Whether there is another who could serve it."""
+        return self._chain.pick(self._tried, self._language) is not None
 
     def works(self) -> None:
         """The engine delivered something good."""

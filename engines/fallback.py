@@ -129,6 +129,8 @@ class _Reply:
                 self._begun = True
                 self.attempt.works()
             self._deliver(result)
+        elif isinstance(result, GenerationDone) and not self._begun and self.attempt.may_move_on:
+            self.attempt.failed("empty_reply", "the language model gave no text")
         elif isinstance(result, GenerationDone):
             self.attempt.finish()
             self._ended()

@@ -242,6 +242,8 @@ class OpenAiHttp:
             async with self._client.stream("POST", path, **body) as response:
                 if response.status_code != 200:
                     raise await _error_of(response)
+                if response.headers.get("content-encoding", "identity") != "identity":  # it would be heard as noise
+                    raise ApiError("bad_response", "the server compressed its answer, which it was asked not to")
                 yield response
 
     def _open(self, headers: dict[str, str]) -> httpx.AsyncClient:

@@ -32,6 +32,9 @@ TAIL_S = 1.0
 _BURST = 32
 """Pieces that came at once and are handed on before the loop's other work has its turn."""
 
+_DONE = ChatPiece(finish="stop")
+"""The end of the stream: it ends a reply too, with servers that give no reason."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -69,7 +72,7 @@ class _Reply:
     def take(self, piece: ChatPiece) -> str:
         """The text to deliver."""
         self._usage = piece.usage or self._usage
-        if self.finish is not None:
+        if self.finish is not None or (piece is _DONE and not self._pieces):
             return ""
         text = self._characters.feed(piece.text)[: self._left]
         self._left -= len(text)
@@ -256,7 +259,10 @@ async def _until(pieces: AsyncIterator[ChatPiece], found: Callable[[ChatPiece], 
 
 
 async def _pieces(response: httpx.Response) -> AsyncGenerator[ChatPiece, None]:
-    if response.headers.get("content-type", "").startswith("application/json"):
+    kind = response.headers.get("content-type", "")
+    if kind.startswith("text/html"):
+        raise ApiError("bad_response", "the server sent a page instead of a reply")
+    if kind.startswith("application/json"):
         yield chat_piece(await read_bounded(response, MAX_WHOLE_BYTES))
         return
     reader, received = EventReader(), 0
@@ -266,10 +272,12 @@ async def _pieces(response: httpx.Response) -> AsyncGenerator[ChatPiece, None]:
             if received > MAX_STREAM_BYTES:
                 raise ApiError("bad_response", "the server sends without end")
             for number, data in enumerate(reader.feed(block), start=1):
-                if data.strip() != b"[DONE]":
-                    yield chat_piece(data)
+                yield _piece(data)
                 if number % _BURST == 0:
                     await asyncio.sleep(0)
     for data in reader.end():
-        if data.strip() != b"[DONE]":
-            yield chat_piece(data)
+        yield _piece(data)
+
+
+def _piece(data: bytes) -> ChatPiece:
+    return _DONE if data.strip() == b"[DONE]" else chat_piece(data)

@@ -65,6 +65,25 @@ async def test_a_reply_that_fails_before_its_first_word_is_said_by_the_next() ->
 
 
 @virtual
+async def test_a_reply_without_a_word_is_tried_with_the_next_and_is_no_ones_fault() -> None:
+    first, second = ScriptedLlm(reply=lambda request: ""), ScriptedLlm()
+    llm = await llm_of(first, second)
+    for epoch in (1, 2):
+        got: list[Any] = []
+        llm.generate(ask(epoch), got.append)
+        await asyncio.sleep(1)
+        assert "".join(result.text for result in got[:-1]) == "You said: one two three four."
+    assert len(first.requests) == 2
+    await llm.close()
+    silent = await llm_of(ScriptedLlm(reply=lambda request: ""), ScriptedLlm(reply=lambda request: ""))
+    got = []
+    silent.generate(ask(), got.append)
+    await asyncio.sleep(1)
+    assert [type(result) for result in got] == [GenerationDone]  # the session knows what to say then
+    await silent.close()
+
+
+@virtual
 async def test_a_reply_that_fails_in_its_midst_is_not_said_again() -> None:
     second = ScriptedLlm()
     llm = await llm_of(ScriptedLlm(fault="fail_midway"), second)

@@ -315,6 +315,29 @@ async def test_after_the_first_token_nothing_is_tried_again() -> None:
             assert len(server.seen) == 1
 
 
+async def test_done_ends_a_reply_too() -> None:
+    """Some servers give no reason for the end. Only what was said can end: nothing said is a stream that broke off."""
+    async with talking(lambda _, wire: say(wire, *words("Good ", "day.", finish=None))) as (model, _):
+        heard = ask(model)
+        assert (await heard.done()).reason == "stop"
+        assert heard.text == "Good day."
+    async with talking(lambda _, wire: say(wire, {"choices": []})) as (model, _):
+        assert await ask(model).code() == "connection_lost"
+
+
+async def test_a_page_or_a_compressed_answer_is_no_reply() -> None:
+    async def page(_: Seen, wire: Wire) -> None:
+        await wire.reply(200, "<html>log in</html>", content_type="text/html; charset=utf-8")
+
+    async def compressed(_: Seen, wire: Wire) -> None:
+        await wire.reply(200, b"\x1f\x8b", content_type="text/event-stream", headers={"Content-Encoding": "gzip"})
+
+    for answer in (page, compressed):
+        async with talking(answer) as (model, server):
+            assert await ask(model).code() == "bad_response"
+            assert len(server.seen) == 1
+
+
 async def test_an_error_in_mid_stream() -> None:
     async def fail(_: Seen, wire: Wire) -> None:
         await say(wire, words("Good ")[0], {"error": {"message": "out of memory", "code": 503}})
