@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from engines import hub
 from engines.api import EngineError
 from engines.registry import BACKENDS, KINDS, BackendSpec, Folder, HubRepo, Kind, Lineup, Weights, find_lineup
+
+_OPENAI = "api.openai.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def select(preset: str, choices: Mapping[Kind, Choice]) -> Lineup:
         chain = tuple(_find(kind, name) for name in choice.backends) or chains[kind]
         first = _with_model(chain[0], choice.model) if choice.model else chain[0]
         if choice.options:
-            first = _with_options(first, choice.options)
+            first = _with_options(first, choice.options, named=bool(choice.model))
         chains[kind] = (first, *(spec for spec in chain[1:] if spec.name != first.name))
     return Lineup(lineup.name, chains)
 
@@ -108,10 +111,14 @@ def _models(spec: BackendSpec) -> str:
     return f"it takes: {'; or '.join(filter(None, (known, own)))}" if known or own else "it takes none"
 
 
-def _with_options(spec: BackendSpec, options: Mapping[str, object]) -> BackendSpec:
+def _with_options(spec: BackendSpec, options: Mapping[str, object], *, named: bool) -> BackendSpec:
+    """``named``: its model was chosen, too."""
     if spec.takes != "name":
-        raise EngineError("bad_options", f"the backend {spec.name!r} takes no {', '.join(options)}")
+        takers = ", ".join({other.family: 0 for other in BACKENDS.values() if other.takes == "name"})
+        raise EngineError("bad_options", f"the backend {spec.name!r} takes no {', '.join(options)}; these do: {takers}")
     merged = {**spec.options, **options}
     if "base_url" in options and "api_key_env" not in options:
         merged["api_key_env"] = ""  # the key of one service is not for another
+    if "base_url" in options and not named and urlsplit(str(options["base_url"])).hostname != _OPENAI:
+        merged["model"] = ""  # nor is its model: the first that the server lists
     return replace(spec, options=merged)

@@ -50,6 +50,16 @@ def test_a_served_model_is_a_name_that_is_passed_on() -> None:
     assert first("llm", named).options["api_key_env"] == "X_KEY"
 
 
+def test_a_server_of_ones_own_has_models_of_its_own() -> None:
+    url = {"base_url": "http://127.0.0.1:1/v1"}
+    for kind in ("stt", "llm", "tts"):
+        assert first(kind, Choice(("openai-compatible",), options=url)).options["model"] == ""
+        assert first(kind, Choice(("openai-compatible",), "mine", url)).options["model"] == "mine"
+    default = BACKENDS["openai-chat"].options["model"]
+    for openai in (Choice(("openai-compatible",)), Choice((), "", {"base_url": "https://api.openai.com/v1"})):
+        assert first("llm", openai, "cloud").options["model"] == default
+
+
 def test_weights_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -73,7 +83,12 @@ def test_weights_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("xyz", Choice(("piper-joe",)), "unknown_backend", "no stage 'xyz'"),
         ("stt", Choice(("faster-whisper",), "huge"), "unknown_model", r"tiny\.en, base.*; or a folder, or owner/name"),
         ("llm", Choice(("scripted-llm",), "org/name"), "unknown_model", "takes none"),
-        ("llm", Choice(options={"base_url": "http://x"}), "bad_options", "takes no base_url"),
+        (
+            "llm",
+            Choice(options={"base_url": "http://x"}),
+            "bad_options",
+            "takes no base_url; these do: openai-compatible",
+        ),
     ],
 )
 def test_what_there_is_not_is_told_with_what_there_is(kind: Any, choice: Choice, code: str, said: str) -> None:
