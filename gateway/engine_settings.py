@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import NoDecode
 
 from engines.registry import Kind
@@ -19,6 +20,23 @@ def comma_separated(value: object) -> object:
     return value
 
 
+def _server_url(value: str) -> str:
+    """Said when the settings are read, not when the engines start; what is wrong with it is not repeated: it may hold
+    a key."""
+    try:
+        parts = urlsplit(value)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+        parts.port  # noqa: B018 (raises when it is none)
+    except ValueError:
+        whole = False
+    if value and not whole:
+        raise ValueError("must be like https://host/v1")
+    if value and (parts.username is not None or parts.password is not None):
+        raise ValueError("must hold no credentials: name the variable that holds the key by engines.key_env")
+    return value
+
+
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)]
 
 
@@ -31,15 +49,15 @@ class EngineSettings(BaseModel):
         default=(), description="speech-to-text: backends, the first serves, the others stand in; empty: the preset's"
     )
     stt_model: str = Field(default="", description="its model: a name, a folder, or owner/name[@revision] of a hub")
-    stt_url: str = Field(
+    stt_url: ServerUrl = Field(
         default="", description="where an openai-compatible server is, such as http://127.0.0.1:8000/v1"
     )
     llm: Names = Field(default=(), description="language model: backends, as for stt")
     llm_model: str = Field(default="", description="its model, as for stt")
-    llm_url: str = Field(default="", description="its server, as for stt")
+    llm_url: ServerUrl = Field(default="", description="its server, as for stt")
     tts: Names = Field(default=(), description="text-to-speech: backends, as for stt")
     tts_model: str = Field(default="", description="its model, as for stt")
-    tts_url: str = Field(default="", description="its server, as for stt")
+    tts_url: ServerUrl = Field(default="", description="its server, as for stt")
     tts_voices: Names = Field(default=(), description="the voices of that server, the default first")
     key_env: str = Field(
         default="",

@@ -177,3 +177,14 @@ def test_an_interpreter_counts_only_where_there_are_hosts() -> None:
     assert EngineSettings(mlx_python=python).python("mlx") == python
     assert EngineSettings(mlx_python=python).python("cpu") is None
     assert EngineSettings(mlx_python=python, hosts=False).python("mlx") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://anna:hunter2@h/v1", "https://hunter2@h/v1", "https://h/v1?key=hunter2", "ws://h/hunter2", "h:hunter2"],
+)
+def test_the_address_of_a_server_is_judged_at_once_and_what_is_secret_in_it_not_told(url: str) -> None:
+    (problem,) = problems(environ={"OFFHOOK_ENGINES__LLM_URL": url})
+    assert problem.startswith("OFFHOOK_ENGINES__LLM_URL (environment): must ")
+    assert "hunter2" not in problem
+    assert load_settings(environ={"OFFHOOK_ENGINES__LLM_URL": "http://[::1]:8000/v1/"}).engines.llm_url
