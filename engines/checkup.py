@@ -111,6 +111,10 @@ class Checkup:
         size = sum(told.download_bytes for told in to_fetch.values())
         if size > (free := self._disk_free()):
             problems.append(f"{size / 1e9:.1f} GB are to be fetched, and the disk has {free / 1e9:.1f} GB")
+        if to_fetch and not can_keep():
+            problems.append(
+                f"weights are to be fetched, and cannot be kept in {fetch.cache_folder()}: set OFFHOOK_CACHE"
+            )
         return Verdict(lineup.name, tuple(problems), tuple(to_fetch), size, memory_mb, tuple(notes))
 
     def _to_try(self, spec: BackendSpec) -> dict[str, Any]:
@@ -181,10 +185,20 @@ def run_probe(what: Mapping[str, Any], python: Path | None = None) -> dict[str, 
 
 def free_bytes() -> int:
     """What the disk has left where models are kept."""
-    folder = fetch.cache_folder()
+    return shutil.disk_usage(_existing(fetch.cache_folder())).free
+
+
+def can_keep() -> bool:
+    """Whether models could be written where they are kept."""
+    folder = _existing(fetch.cache_folder())
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that there is."""
     while not folder.exists():
         folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return folder
 
 
 def reach_source(weights: Weights) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import platform
 import sys
@@ -40,7 +41,11 @@ class Diagnosis:
         return {
             "well": self.well,
             "machine": self.machine,
-            "memory": dataclasses.asdict(self.memory),
+            "memory": {
+                **dataclasses.asdict(self.memory),
+                # JSON has no infinity: null where it cannot be told.
+                "available_mb": self.memory.available_mb if math.isfinite(self.memory.available_mb) else None,
+            },
             "port": {"free": not self.port, "why_not": self.port},
             "mlx": self.mlx,
             "backends": [{**dataclasses.asdict(check), "usable": not check.why_not} for check in self.backends],
@@ -84,7 +89,7 @@ def lines(found: Diagnosis) -> list[str]:
     system = f"{machine['system']} {machine['architecture']}"
     out = [
         f"machine   {system}, {machine['cores']} cores, Python {machine['python']}",
-        f"memory    {reading.available_mb / 1024:.1f} GB available ({reading.limit}){pressure}",
+        f"memory    {_available(reading)}{pressure}",
         f"models    {machine['models']}",
         f"port      {found.port or 'free'}",
         f"mlx       {_mlx(found.mlx)}",
@@ -143,6 +148,12 @@ def _mlx(found: dict[str, Any]) -> str:
     blas = "" if found["device"] != "Device(cpu, 0)" else f", {found['blas'] or 'no OpenBLAS: 10 to 30 times slower'}"
     memory_mb = f", {_mb(found['memory_mb'])}" if found["memory_mb"] else ""
     return f"{found['device']} {found['name']}{memory_mb}{blas}"
+
+
+def _available(reading: memory.Reading) -> str:
+    if not math.isfinite(reading.available_mb):
+        return "cannot be told"
+    return f"{reading.available_mb / 1024:.1f} GB available ({reading.limit})"
 
 
 def _mark(good: bool) -> str:

@@ -117,6 +117,19 @@ def test_weights_that_are_not_here_must_be_within_reach(states: dict[str, Weight
     assert asked == []
 
 
+def test_where_models_are_kept_must_be_a_folder_that_takes_them(
+    states: dict[str, WeightsReport], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    states["w"] = WeightsReport("w", "missing", "commit", "MIT", 1)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("OFFHOOK_CACHE", str(tmp_path / "file" / "cache"))
+    verdict = checked(reach=lambda weights: "").judge(lineup(spec("a", weights=("w",))))
+    assert [problem for problem in verdict.problems if "cannot be kept in" in problem and "OFFHOOK_CACHE" in problem]
+    assert checked().judge(lineup(spec("a"))).runs  # nothing is to be fetched
+    monkeypatch.setenv("OFFHOOK_CACHE", str(tmp_path / "not yet" / "cache"))
+    assert checked(reach=lambda weights: "").judge(lineup(spec("a", weights=("w",)))).runs
+
+
 def test_memory_is_judged_as_the_guard_does() -> None:
     chain = lineup(spec("a", memory_mb=1500))
     assert checked(memory=Reading(2500)).judge(chain).runs

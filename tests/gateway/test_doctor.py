@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +60,17 @@ def test_all_of_it_as_json() -> None:
     usable = {check["name"]: check["usable"] for check in told["backends"]}
     assert usable["piper-joe"]
     assert not usable["openai-chat"]
+
+
+def test_memory_that_cannot_be_told_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engines.memory.read_memory", lambda: Reading(math.inf))
+
+    def no_constants(name: str) -> None:
+        raise ValueError(f"{name} is no JSON")
+
+    told = json.loads(offhook("--preset", "null", "--json").output, parse_constant=no_constants)
+    assert told["memory"]["available_mb"] is None
+    assert "memory    cannot be told" in offhook("--preset", "null").output
 
 
 def test_a_taken_port_is_no_good() -> None:
