@@ -249,8 +249,9 @@ class Host:
             task.cancel()
         if lost.done() or not channel.greeted.is_set():
             if not lost.done():
+                late = f"it did not greet in {self._times.greet_s:g} s"
                 process.kill()
-                channel.abort(TimeoutError(f"it did not greet in {self._times.greet_s:g} s"))
+                channel.abort(TimeoutError("it was stopped while it started" if self._closing.is_set() else late))
                 await channel.closed.wait()
             raise EngineError("host_failed", lost.result())
         self._channel = channel
@@ -354,7 +355,12 @@ class Host:
         if future is not None:
             _settle(future, EngineError(message.code, message.message))
         elif engine is not None:  # it was loaded before the host was lost, and will be again
-            _log.error("a model could not be loaded again", backend=engine.spec.name, code=message.code)
+            _log.error(
+                "a model could not be loaded again",
+                backend=engine.spec.name,
+                code=message.code,
+                message=message.message,
+            )
             channel = self._channel
             asyncio.get_running_loop().call_later(self._reload_backoff.next_s(), self._load_again, channel, engine)
 
