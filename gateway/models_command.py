@@ -48,7 +48,7 @@ def fetch_models(
             typer.echo(str(folder))
     except EngineError as error:
         typer.echo(f"error ({error.code}): {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2 if error.code in ("unknown_model", "unknown_preset") else 1) from None
 
 
 def table() -> list[dict[str, Any]]:

@@ -72,6 +72,6 @@ def test_what_cannot_be_fetched(fetched: list[Weights]) -> None:
     failed = offhook("fetch", "g2p-en")
     assert (failed.exit_code, "error (model_fetch_failed): offline" in failed.stderr) == (1, True)
     unknown = offhook("fetch", "nonesuch")
-    assert (unknown.exit_code, "no model 'nonesuch'; there are: silero-vad" in unknown.stderr) == (1, True)
+    assert (unknown.exit_code, "no model 'nonesuch'; there are: silero-vad" in unknown.stderr) == (2, True)
     assert offhook("fetch").exit_code == 2
     assert fetched == ["g2p-en"]
