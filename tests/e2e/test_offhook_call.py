@@ -71,8 +71,12 @@ async def test_a_greeting_and_three_turns(tmp_path: Any) -> None:
     assert len(pcm) > 5 * rate_hz
 
 
+SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "po")
+"""Words of these are spoken as they are written: of "word5", spoken as two words, half may be heard."""
+
+
 async def test_a_barge_in_is_heard_to_stop_and_the_context_holds_what_was_heard() -> None:
-    story = " ".join(f"word{number}" for number in range(60)) + "."
+    story = " ".join(first + second for first in SYLLABLES for second in SYLLABLES) + "."
     set_ = engines(
         stt=ScriptedStt((COST, "stop"), partial_every_ms=100),
         llm=ScriptedLlm(lambda messages: story if messages[-1].content == COST else "All right."),
