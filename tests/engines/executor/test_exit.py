@@ -94,7 +94,7 @@ def run(body: str, folder: Path) -> None:
     assert done.stdout.splitlines()[-1] == "done"
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(again, marks=pytest.mark.slow) for again in (1, 2))])
 def test_closed_with_generations_in_flight(attempt: int, tmp_path: Path) -> None:
     run(CLOSED_IN_FLIGHT, write_tiny_llama(tmp_path, stops=False))
 
