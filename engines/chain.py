@@ -19,6 +19,9 @@ from engines.api import Engine, EngineError
 
 LOAD_WAIT_S = 10.0
 """How long a request waits for a fallback to be loaded. The load goes on for those that come later."""
+SILENT_S = 8.0
+"""An engine that gives nothing for so long, until nobody wants the answer any more, has failed: one that hangs never
+says so itself."""
 MAX_WAITING = 256
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
@@ -214,14 +217,22 @@ class Attempt(Generic[E]):
     never from inside a method of this class. Nothing is called after :meth:`finish` or :meth:`drop`."""
 
     def __init__(
-        self, chain: Chain[E], ask: Callable[[E], None], give_up: Callable[[str, str], None], language: str = ""
+        self,
+        chain: Chain[E],
+        ask: Callable[[E], None],
+        give_up: Callable[[str, str], None],
+        language: str = "",
+        *,
+        silent_s: float = SILENT_S,
     ) -> None:
         self._chain = chain
         self._ask = ask
         self._give_up = give_up
         self._language = language
+        self._silent_s = silent_s
         self._tried: list[Link[E]] = []
         self._stop_waiting: Callable[[], None] = _nothing
+        self._awaited_since: float | None = None
         self.link: Link[E] | None = None
         self.engine: E | None = None
         """Who serves it now."""
@@ -240,8 +251,18 @@ class Attempt(Generic[E]):
         """Whether there is another who could serve it."""
         return self._chain.pick(self._tried, self._language) is not None
 
+    def awaits(self) -> None:
+        """Whoever serves it is to answer now: see :data:`SILENT_S`."""
+        if self.link is not None and self._awaited_since is None:
+            self._awaited_since = asyncio.get_running_loop().time()
+
+    def answered(self) -> None:
+        """It does."""
+        self._awaited_since = None
+
     def works(self) -> None:
         """The engine delivered something good."""
+        self.answered()
         if self.link is not None:
             self._chain.succeeded(self.link)
 
@@ -263,6 +284,11 @@ class Attempt(Generic[E]):
         self.ended = True
         self._stop_waiting()
         engine = self.engine
+        since = self._awaited_since
+        if self.link is not None and since is not None:
+            waited_s = asyncio.get_running_loop().time() - since
+            if waited_s >= self._silent_s:
+                self._chain.failed(self.link, "no_answer", f"it gave nothing for {waited_s:.0f} s")
         self._leave()
         return engine
 
@@ -304,7 +330,7 @@ class Attempt(Generic[E]):
     def _leave(self) -> None:
         if self.link is not None:
             self.link.end()
-        self.link = self.engine = None
+        self.link = self.engine = self._awaited_since = None
 
 
 class _Waiter(Generic[E]):

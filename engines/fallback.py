@@ -37,6 +37,8 @@ from streaming.jobs import (
 MAX_REPLAY_S = 30.0
 """Of an utterance's latest audio is kept for an engine that has to begin with it anew."""
 MAX_REMEMBERED_EPOCHS = 1024
+SILENT_FINAL_S = 4.0
+"""As :data:`engines.chain.SILENT_S`, of a transcript that the turn waits for."""
 
 _log = structlog.get_logger(__name__)
 
@@ -103,6 +105,7 @@ class _Reply:
 
     def prioritize(self) -> None:
         self._request = msgspec.structs.replace(self._request, priority=Priority.DECODE)
+        self.attempt.awaits()
         if self.attempt.engine is not None:
             self.attempt.engine.prioritize(self._request.call, self._request.epoch)
 
@@ -118,6 +121,8 @@ class _Reply:
 
     def _ask(self, engine: LanguageModel) -> None:
         engine.generate(self._request, partial(self._on_result, engine))
+        if self._request.priority is not Priority.SPECULATIVE:
+            self.attempt.awaits()
         if self._until is not None:
             engine.postpone(self._request.call, self._request.epoch, self._until)
 
@@ -221,6 +226,7 @@ class _Segment:
         if request.voice not in engine.voices:
             request = msgspec.structs.replace(request, voice=engine.voices[0])
         engine.synthesize(request, partial(self._on_result, engine))
+        self.attempt.awaits()
 
     def _on_result(self, engine: TextToSpeech, result: Synthesis) -> None:
         if self.attempt.engine is not engine:
@@ -229,6 +235,7 @@ class _Segment:
             self.attempt.failed(result.code, result.message, begun=self._begun)
             return
         self._begun = self._begun or bool(result.pcm)
+        self.attempt.answered()
         if result.last:
             link = self.attempt.link
             self.attempt.finish()
@@ -301,6 +308,7 @@ class FallbackTranscription:
         self._wanted = request
         if self._stream is not None:
             self._stream.finalize(request)
+            self._await_final(request)
         elif self._attempt.ended:  # all failed a revision before this one: perhaps they don't any more
             self._attempt = self._new_attempt()
 
@@ -314,7 +322,8 @@ class FallbackTranscription:
         self._on_closed(self)
 
     def _new_attempt(self) -> Attempt[SpeechToText]:
-        self._attempt = Attempt(self._chain, self._ask, self._give_up, self._request.language)
+        language = self._request.language
+        self._attempt = Attempt(self._chain, self._ask, self._give_up, language, silent_s=SILENT_FINAL_S)
         self._attempt.go()
         return self._attempt
 
@@ -326,6 +335,7 @@ class FallbackTranscription:
             stream.feed(pcm)
         if self._wanted is not None:
             stream.finalize(self._wanted)
+            self._await_final(self._wanted)
 
     def _on_result(self, engine: SpeechToText, result: Transcript) -> None:
         if self._closed or self._attempt.engine is not engine:
@@ -344,6 +354,11 @@ class FallbackTranscription:
         wanted, self._wanted = self._wanted, None
         if wanted is not None:
             self._deliver(TranscriptionFailed(wanted.utterance, wanted.revision, code, message))
+
+    def _await_final(self, request: FinalizeTranscription) -> None:
+        self._attempt.answered()  # whether it was or not: an older revision need not be
+        if request.priority is Priority.FINAL:
+            self._attempt.awaits()
 
     def _close_stream(self) -> None:
         stream, self._stream = self._stream, None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from engines.api import Pcm16
-from engines.chain import Chain, Link
+from engines.chain import SILENT_S, Chain, Link
 from engines.fallback import MAX_REPLAY_S, FallbackLanguageModel, FallbackSpeechToText, FallbackTextToSpeech
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted import ScriptedStt
@@ -81,6 +81,64 @@ async def test_a_reply_without_a_word_is_tried_with_the_next_and_is_no_ones_faul
     await asyncio.sleep(1)
     assert [type(result) for result in got] == [GenerationDone]  # the session knows what to say then
     await silent.close()
+
+
+@virtual
+async def test_one_that_hangs_has_failed_once_nobody_waits_any_longer() -> None:
+    """It never says so itself: without this, each turn would ask it again, and each would end in an apology."""
+    first = ScriptedLlm(fault="stall_first")
+    llm = await llm_of(first, ScriptedLlm())
+    got: list[Any] = []
+    for epoch, wait_s, priority in ((1, SILENT_S - 1, Priority.DECODE), (2, SILENT_S * 2, Priority.SPECULATIVE)):
+        llm.generate(ask(epoch, priority), got.append)
+        await asyncio.sleep(wait_s)
+        llm.cancel("c", epoch)  # a caller who would not wait, and one who spoke on: no fault of an engine
+    llm.generate(ask(3, Priority.SPECULATIVE), got.append)
+    llm.prioritize("c", 3)
+    await asyncio.sleep(SILENT_S + 1)
+    assert (len(first.requests), got) == (3, [])
+    llm.cancel("c", 3)
+    llm.generate(ask(4), got.append)
+    await asyncio.sleep(1)
+    assert isinstance(got[-1], GenerationDone)
+    assert len(first.requests) == 3
+    await llm.close()
+
+
+@virtual
+async def test_a_voice_and_an_ear_that_hang_have_failed_too() -> None:
+    tts = FallbackTextToSpeech(chain_of(ScriptedTts(first_chunk_delay_s=60.0), ScriptedTts()))
+    stt = FallbackSpeechToText(chain_of(ScriptedStt(fault="mute"), ScriptedStt(["yes"])))
+    await asyncio.gather(tts.start(), stt.start())
+    spoken: list[Any] = []
+    heard: list[Any] = []
+    for turn in (1, 2):
+        tts.synthesize(Synthesize("c", turn, 0, "one two", "tone", Priority.FIRST_AUDIO, 0.0), spoken.append)
+        utterance = stt.open(OpenTranscription("c", turn, 0), heard.append)
+        utterance.feed(np.full(1600, 5000, np.int16))
+        utterance.finalize(FinalizeTranscription(turn, 0, Priority.FINAL, 0.0))
+        await asyncio.sleep(SILENT_S + 1)
+        assert bool(spoken) is bool(heard) is (turn == 2)
+        tts.cancel("c", turn)
+        utterance.close()
+    assert spoken[-1].last
+    assert heard[-1].text == "yes"
+    await asyncio.gather(tts.close(), stt.close())
+
+
+@virtual
+async def test_an_older_revision_that_stays_unanswered_is_no_failure() -> None:
+    first, second = ScriptedStt(fault="mute"), ScriptedStt(["yes"])
+    chain = chain_of(first, second)
+    stt = FallbackSpeechToText(chain)
+    await stt.start()
+    utterance = stt.open(OpenTranscription("c", 1, 0), lambda result: None)
+    utterance.finalize(FinalizeTranscription(1, 0, Priority.FINAL, 0.0))
+    await asyncio.sleep(60)  # the caller went on
+    utterance.finalize(FinalizeTranscription(1, 1, Priority.FINAL, 0.0))
+    utterance.close()
+    assert chain.links[0].admits()
+    await stt.close()
 
 
 @virtual
