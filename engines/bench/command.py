@@ -87,7 +87,9 @@ def gpu(
 
 
 def tts_readback(
-    tts: Annotated[list[str] | None, typer.Option(help="BACKEND[=MODEL][,voice=NAME]; again for more of them.")] = None,
+    tts: Annotated[
+        list[str] | None, typer.Option(help="BACKEND[=MODEL][,voice=NAME][,OPTION=JSON]; again for more.")
+    ] = None,
     stt: Annotated[str, typer.Option(help="The backend that reads back.")] = "faster-whisper-base",
     sentences: Annotated[int | None, typer.Option(help="Only the first so many.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,

@@ -1,9 +1,10 @@
 """Speech of each text-to-speech variant, read back by speech-to-text: errors, speed and memory side by side.
 
 ``offhook bench tts-readback --tts piper-joe --tts mlx-kokoro=mlx-community/Kokoro-82M-4bit``. A variant is a backend of
-the registry; ``=MODEL`` takes other weights for it (a name, a folder, ``owner/name[@revision]`` of a hub), and
-``,voice=NAME`` another voice. Every variant speaks in a process of its own, one sentence after another, so that memory
-is its own; then one ear hears them all. Errors are of that ear too: compare variants, don't read them as truth.
+the registry; ``=MODEL`` takes other weights for it (a name, a folder, ``owner/name[@revision]`` of a hub),
+``,voice=NAME`` another voice, and ``,NAME=VALUE`` is an option of the engine, in JSON. Every variant speaks in a process
+of its own, one sentence after another, so that memory is its own; then one ear hears them all. Errors are of that ear
+too: compare variants, don't read them as truth.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -87,28 +89,38 @@ class Variant:
     backend: str
     model: str = ""
     voice: str = ""
+    options: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """``BACKEND[=MODEL][,voice=NAME]``. Raises ValueError."""
+        """``BACKEND[=MODEL][,voice=NAME][,OPTION=JSON]``. Raises ValueError."""
         named, *rest = text.split(",")
         backend, _, model = named.partition("=")
-        voice = ""
-        for option in rest:
-            name, _, value = option.partition("=")
-            if name != "voice" or not value:
-                raise ValueError(f"{text}: what follows a comma is voice=NAME")
-            voice = value
         if not backend:
             raise ValueError(f"{text!r} names no backend")
-        return cls(text, backend, model, voice)
+        voice, options = "", {}
+        for option in rest:
+            name, _, value = option.partition("=")
+            if not name or not value:
+                raise ValueError(f"{text}: what follows a comma is NAME=VALUE")
+            if name == "voice":
+                voice = value
+            else:
+                options[name] = json.loads(value)
+        return cls(text, backend, model, voice, options)
+
+    @property
+    def label(self) -> str:
+        """For a table: of a folder its name only."""
+        return self.text.replace(self.model, Path(self.model).name) if Path(self.model).is_dir() else self.text
 
     def spec(self, kind: Kind) -> BackendSpec:
         """Raises :class:`EngineError` for what the registry does not know."""
         spec = select("embedded", {kind: Choice(backends=(self.backend,), model=self.model)}).chains[kind][0]
+        options = {**spec.options, **self.options}
         if self.voice and "kokoro" in spec.factory:  # it loads the voices that it offers, English ones if none is named
-            spec = replace(spec, options={**spec.options, "voices": (self.voice,)})
-        return spec
+            options["voices"] = (self.voice,)
+        return replace(spec, options=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +166,8 @@ def _answer(work: Coroutine[Any, Any, T]) -> T:
         raise RuntimeError(f"{error} ({error.code})") from None
     except TimeoutError:
         raise RuntimeError(f"no answer within {_ANSWERED_WITHIN_S:.0f} s") from None
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 async def _speak(variant: Variant, sentences: Sequence[str]) -> Speech:
@@ -291,7 +305,7 @@ def report(variant: Variant, speech: Speech, heard: Sequence[str]) -> dict[str, 
     audio_s = sum(said.audio_s for said in speech.sentences)
     took_s = sum(said.took_s for said in speech.sentences)
     return {
-        "variant": variant.text,
+        "variant": variant.label,
         "sentences": len(pairs),
         "cer": round(sum(edits(said, text) for said, text in pairs) / characters, 4),
         "wer": round(sum(edits(said.split(), text.split()) for said, text in pairs) / words, 4),
@@ -315,10 +329,10 @@ def compare(variants: Sequence[Variant], ear: Variant, sentences: Sequence[str])
             speech = _apart(speak, variant, sentences)
             heard = _apart(listen, ear, [said.pcm for said in speech.sentences])
         except RuntimeError as error:
-            rows.append({"variant": variant.text, "error": f"{error}"})
+            rows.append({"variant": variant.label, "error": f"{error}"})
             continue
         rows.append(report(variant, speech, heard))
-    return {"machine": platform.platform(), "stt": ear.text, "variants": rows}
+    return {"machine": platform.platform(), "stt": ear.label, "variants": rows}
 
 
 def _apart(act: Callable[..., T], *arguments: Any) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,9 +49,16 @@ def test_variants() -> None:
     spec = Variant.parse("mlx-kokoro=someone/kokoro-4bit,voice=af_sky").spec("tts")
     assert spec.options["voices"] == ("af_sky",)
     assert str(spec.weights[0]) != str(Variant.parse("mlx-kokoro").spec("tts").weights[0])
-    for wrong in ("=model", "piper,speed=2", "piper,voice="):
-        with pytest.raises(ValueError, match=r"piper|no backend"):
+    assert Variant.parse("mlx-kokoro,warm=false").spec("tts").options == {"warm": False}
+    for wrong in ("=model", "piper,speed", "piper,voice=", "piper,speed=fast"):
+        with pytest.raises(ValueError, match=r"piper|no backend|Expecting value"):
             Variant.parse(wrong)
+
+
+def test_a_folder_goes_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert Variant.parse(f"piper={tmp_path / 'mine'},voice=joe").label == "piper=mine,voice=joe"
+    assert Variant.parse("mlx-kokoro=someone/kokoro").label == "mlx-kokoro=someone/kokoro"
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -72,7 +80,7 @@ def test_the_whole_way() -> None:
     assert 0 < row["wer"] <= 1
 
 
-def test_what_cannot_be_had_is_told_beside_the_others(tmp_path: object) -> None:
+def test_what_cannot_be_had_is_told_beside_the_others(tmp_path: Path) -> None:
     code, output = invoke(
         "--tts", f"piper={tmp_path}", "--tts", "scripted-tts", "--stt", "scripted-stt", "--sentences", "1"
     )
@@ -80,6 +88,12 @@ def test_what_cannot_be_had_is_told_beside_the_others(tmp_path: object) -> None:
     lines = output.splitlines()
     assert "piper" in lines[2]
     assert lines[3].startswith("| scripted-tts | ")
+
+
+def test_an_engine_that_does_not_take_an_option_is_told() -> None:
+    code, output = invoke("--tts", "scripted-tts,pitch=2", "--stt", "scripted-stt", "--sentences", "1", "--json")
+    assert code == 1
+    assert "pitch" in json.loads(output)["variants"][0]["error"]
 
 
 def test_unknown_names_are_refused_before_anything_is_spoken() -> None:
