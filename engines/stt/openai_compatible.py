@@ -124,7 +124,9 @@ class OpenAiSpeechToText:
         text = body.get("text") if isinstance(body, dict) else None
         if not isinstance(text, str):
             raise ApiError("bad_response", "the server's answer holds no text")
-        return " ".join(text.split())
+        # Half a character (JSON may hold one) could be sent to nobody, ever: the conversation keeps what was heard.
+        whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return " ".join(whole.split())
 
 
 @dataclass(eq=False, slots=True)

@@ -17,6 +17,7 @@ from streaming.jobs import Synthesis, SynthesisChunk, SynthesisFailed, Synthesiz
 
 MAX_SEGMENT_S = 120.0
 """A voice that goes on beyond this has lost its way."""
+_NO_PCM = ("application/json", "text/", "audio/mpeg", "audio/mp3", "audio/aac", "audio/ogg", "audio/opus", "audio/flac")
 _YIELD_EVERY = 8
 """Chunks handed on at once before the loop's other work has its turn."""
 
@@ -121,7 +122,7 @@ class OpenAiTextToSpeech:
             blocks_of(response) as blocks,
         ):
             kind = response.headers.get("content-type", "")
-            if kind.startswith(("application/json", "text/", "audio/mpeg")):
+            if kind.startswith(_NO_PCM):
                 raise ApiError("bad_response", "the server sent something else than PCM")
             try:
                 async for block in blocks:

@@ -66,7 +66,7 @@ class StreamedPcm:
         if len(head) < 12:
             return b""
         if head[:4] != b"RIFF":
-            if head.lstrip().startswith((b"ID3", b"fLaC", b"OggS", b"{", b"<")):
+            if head.lstrip().startswith((b"ID3", b"fLaC", b"OggS", b"{", b"<")) or _is_frame(head):
                 raise BadStreamError("the server sent something else than PCM")
             self._head = None
             return bytes(head)
@@ -127,3 +127,12 @@ class StreamedPcm:
             self.samples += piece.size
             yield piece.astype("<i2", copy=False).tobytes()
         self._held = held[at:].copy()
+
+
+def _is_frame(head: bytes | bytearray) -> bool:
+    """Of MP3 (ISO 11172-3, 2.4.1.3: layer III, a bit rate and a sampling rate that there are) or of AAC (ISO 13818-7,
+    6.2.1). Played as PCM it would be noise at full scale."""
+    if head[0] != 0xFF:
+        return False
+    mp3 = head[1] & 0xE6 == 0xE2 and head[1] & 0x18 != 0x08 and head[2] >> 4 not in (0, 15) and head[2] & 0x0C != 0x0C
+    return mp3 or head[1] & 0xF6 == 0xF0

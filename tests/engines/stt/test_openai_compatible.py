@@ -304,6 +304,14 @@ async def test_a_model_that_repeats_itself_is_cut_short() -> None:
         assert len(await utterance.final()) < 100
 
 
+async def test_half_a_character_is_replaced() -> None:
+    """It cannot be encoded: a conversation that kept it could be sent to no client, model or host any more."""
+    async with listening(fixed(200, b'{"text": "the \\ud83d\\ude00 shop \\ud83d"}')) as (stt, _):
+        utterance = Utterance(stt)
+        utterance.stream.feed(NOISE[:SECOND])
+        assert await utterance.final() == "the \U0001f600 shop \ufffd"
+
+
 async def test_a_closed_utterance_closes_its_connections_and_says_no_more() -> None:
     async with listening(never, longest_s=4.0, partials_every_ms=100) as (stt, server):
         utterance = Utterance(stt)

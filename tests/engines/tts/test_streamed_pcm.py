@@ -89,6 +89,9 @@ def test_wav_of_another_rate_in_two_channels() -> None:
         b'{"error": "no such voice"}',
         b"<html>busy</html>",
         b"OggS0123456789",
+        b"\xff\xfb\x90\x64" + bytes(400),
+        b"\xff\xf3\x84\xc4" + bytes(400),
+        b"\xff\xf1\x50\x80" + bytes(400),
         b"RIFF\0\0\0\0WAVEdata\0\0\0\0",
         b"RIFF\0\0\0\0WAVE" + b"JUNK\xff\xff\0\0" + bytes(70_000),
         encode_wav([TONE, TONE, TONE], RATE),
@@ -104,3 +107,10 @@ def test_what_is_no_pcm(data: bytes) -> None:
 def test_less_than_a_header_is_samples() -> None:
     samples, _ = through([b"\x00\x10\x00\x10"])
     assert samples.tolist() == [4096, 4096]
+
+
+@pytest.mark.parametrize("first", [-1, -2, -257, 255, -1025 + 256])
+def test_samples_that_begin_with_ones_are_no_frame(first: int) -> None:
+    data = np.array([first, *TONE], np.int16)
+    samples, _ = through([data.tobytes()])
+    assert samples.size >= TONE.size
