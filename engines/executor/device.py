@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from engines.executor import cuda_caches
 from engines.executor.blas import preload_openblas
 from engines.executor.cache import ClearCacheGuard
 
@@ -29,8 +30,10 @@ def prepare(cache_limit_bytes: int | None) -> Any:
     a GPU 2 GiB, or a sixteenth of its memory if that is less.
     """
     blas = preload_openblas()
+    cuda_caches.set_sizes()
     import mlx.core as mx
 
+    kernels = cuda_caches.keep_kernels(mx)
     on_cpu = mx.default_device() == mx.cpu
     if cache_limit_bytes is None:
         share = max(memory_bytes() // _GPU_CACHE_PART, _CPU_CACHE_BYTES)
@@ -44,6 +47,8 @@ def prepare(cache_limit_bytes: int | None) -> Any:
     if on_cpu and blas is None and sys.platform == "linux":
         _log.warning("openblas not found: matrix products on the CPU are 10 to 30 times slower without it")
     _log.info("mlx executor started", device=str(mx.default_device()), blas=blas, cache_limit=cache_limit_bytes)
+    if kernels is not None:
+        _log.info("compiled kernels are kept", folder=str(kernels))
     return mx
 
 
