@@ -44,6 +44,8 @@ CLEARLY = 1.5
 """A level at which first audio's p95 is so many times what it may be ends a policy's climb, as giving up early does."""
 REHEARSED = (1, 2, 4, 8, 16)
 """Turns at the same moment, before anything is measured: shapes that no engine's own warm-up meets."""
+STORM_CALLS, STORM_EVERY_S = 24, 0.2
+"""Then turns that end others at any stage, so that what only happens when rows leave a running batch is compiled."""
 OTHERS = (1, 4, 16)
 _MARGIN_S = 15.0
 
@@ -63,6 +65,7 @@ class Options:
     within_s: float | None = None
     neighbour: bool = True
     rehearsed: tuple[int, ...] = REHEARSED
+    storm_s: float = 15.0
 
 
 async def bench(options: Options, say: Say, write: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -77,7 +80,7 @@ async def bench(options: Options, say: Say, write: Callable[[dict[str, Any]], No
     async with real_engines(options.shape, lengths, say, max_calls=max(options.calls)) as engines:
         result |= {"device": engines.device, "started_s": engines.started_s}
         say(engines.device)
-        result["rehearsal_s"] = await _rehearse(engines, options)
+        result["rehearsal_s"] = await _rehearse(engines, options, say)
         result["speeds"] = [[round(phrase.speed, 2) for phrase in of] for of in engines.tts.phrases]
         say(
             f"warm: loading and warming took {sum(engines.started_s.values()):.0f} s, a rehearsal "
@@ -113,7 +116,7 @@ async def bench(options: Options, say: Say, write: Callable[[dict[str, Any]], No
     return result
 
 
-async def _rehearse(engines: RealEngines, options: Options) -> float:
+async def _rehearse(engines: RealEngines, options: Options, say: Say) -> float:
     began = time.monotonic()
     await engines.schedule_by("edf")
     for count in options.rehearsed:
@@ -121,6 +124,16 @@ async def _rehearse(engines: RealEngines, options: Options) -> float:
         await callers.together(count)
         callers.end()
         await engines.quiet()
+    for policy in ("edf", "fifo", "edf") if options.storm_s else ():
+        await engines.schedule_by(policy)
+        callers = Callers(engines, STORM_CALLS, f"storm-{policy}", options.seed)
+        stormed = time.monotonic()
+        await callers.storm(options.storm_s, STORM_EVERY_S)
+        callers.end()
+        await engines.quiet()
+        profile = _profile(await engines.ledger(), time.monotonic() - stormed)
+        longest = {row["what"]: row["longest_ms"] for row in profile if "longest_ms" in row}
+        say(f"storm, {policy}; longest ms: {longest}")
     return round(time.monotonic() - began, 1)
 
 
@@ -210,8 +223,13 @@ def _profile(ledger: Ledger, of_time: float) -> list[dict[str, Any]]:
         }
         for (stage, kind), quanta in sorted(ledger.quanta.items(), key=lambda item: -item[1].seconds)
     ]
-    others = {"choosing": ledger.choosing_s, "between quanta": ledger.between_s}
-    return rows + [{"what": what, "share": round(seconds / of_time, 4)} for what, seconds in others.items()]
+    rows.append({"what": "choosing", "share": round(ledger.choosing_s / of_time, 4)})
+    between = {"what": "between quanta", "longest_ms": _ms(ledger.longest_between_s)}
+    rows.append(between | {"share": round(ledger.between_s / of_time, 4)})
+    for stage, settling in ledger.settling.items():
+        of_stage = {"what": f"of it {stage} rows leave", "longest_ms": _ms(settling.longest_s)}
+        rows.append(of_stage | {"share": round(settling.seconds / of_time, 4)})
+    return rows
 
 
 def most_calls(levels: Sequence[dict[str, Any]], policies: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -348,6 +366,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--phonemes", type=numbers, default=PHONEMES, help="of the two segments")
     parser.add_argument("--within", type=float, default=None, help="seconds for everything")
+    parser.add_argument("--storm", type=float, default=15.0, help="seconds of each of three storms before measuring")
     parser.add_argument("--no-neighbour", action="store_true")
     parser.add_argument("--json", type=Path, default=None, help="a file, written after every level")
     parser.add_argument("--profile", action="store_true", help="where the thread's time goes")
@@ -362,6 +381,7 @@ def main() -> None:
         (first, second),
         arguments.within,
         not arguments.no_neighbour,
+        storm_s=arguments.storm,
     )
     run(options, arguments.json, profile=arguments.profile)
 

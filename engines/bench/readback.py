@@ -2,9 +2,9 @@
 
 ``offhook bench tts-readback --tts piper-joe --tts mlx-kokoro=mlx-community/Kokoro-82M-4bit``. A variant is a backend of
 the registry; ``=MODEL`` takes other weights for it (a name, a folder, ``owner/name[@revision]`` of a hub),
-``,voice=NAME`` another voice, and ``,NAME=VALUE`` is an option of the engine, in JSON. Every variant speaks in a process
-of its own, one sentence after another, so that memory is its own; then one ear hears them all. Errors are of that ear
-too: compare variants, don't read them as truth.
+``,voice=NAME`` another voice, and ``,NAME=VALUE`` is an option of the engine, in JSON. Every variant speaks in a
+process of its own, one sentence after another, so that memory is its own; then one ear hears them all. Errors are of
+that ear too: compare variants, don't read them as truth.
 """
 
 from __future__ import annotations

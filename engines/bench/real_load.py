@@ -140,6 +140,14 @@ class Callers:
             self.begin(number, self._loop.time())
         await self._drained(60.0)
 
+    async def storm(self, seconds: float, every_s: float) -> None:
+        """A turn of a random call every so often: rows join batches that run, and leave them at any stage."""
+        end = self._loop.time() + seconds
+        while (now := self._loop.time()) < end:
+            self.begin(self._chance.randrange(len(self._calls)), now)
+            await asyncio.sleep(every_s)
+        await self._drained(DRAIN_S)
+
     def end(self) -> None:
         """Stop what is left and forget the calls."""
         for call in self._calls:

@@ -35,7 +35,16 @@ class Ledger:
     choosing_s: float = 0.0
     between_s: float = 0.0
     """After a quantum and before the next choice: cancels, newcomers, rows that leave, results on their way."""
+    longest_between_s: float = 0.0
+    settling: dict[str, Quanta] = field(default_factory=dict)
+    """By stage: what of ``between_s`` was rows that leave."""
     idle_s: float = 0.0
+
+    def note_settling(self, stage: str, seconds: float) -> None:
+        quanta = self.settling.setdefault(stage, Quanta())
+        quanta.count += 1
+        quanta.seconds += seconds
+        quanta.longest_s = max(quanta.longest_s, seconds)
 
     @property
     def busy_s(self) -> float:
@@ -121,6 +130,7 @@ class Watched(Agenda):
             self.ledger.idle_s += entered - self._since
         else:
             self.ledger.between_s += entered - self._since
+            self.ledger.longest_between_s = max(self.ledger.longest_between_s, entered - self._since)
         choice = super().choose(now, hold_streams=hold_streams) if self._other is None else self._other.choose(now)
         self._since = self._clock()
         self.ledger.choosing_s += self._since - entered

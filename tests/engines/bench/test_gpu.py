@@ -87,7 +87,9 @@ def test_most_calls_by_policy() -> None:
     reason="not all of MLX's model libraries are installed",
 )
 async def test_every_policy_serves_the_same_turns(tmp_path: Path) -> None:
-    options = Options("tiny", (CALLS,), seconds=SECONDS, seed=SEED, phonemes=(6, 10), rehearsed=(1,), neighbour=False)
+    options = Options(
+        "tiny", (CALLS,), seconds=SECONDS, seed=SEED, phonemes=(6, 10), rehearsed=(1,), neighbour=False, storm_s=0.5
+    )
     planned = arrivals(CALLS, SECONDS, SEED)
     assert len({turn.call for turn in planned}) == len(planned) > 1  # none ends another
     written: list[dict[str, Any]] = []
