@@ -102,6 +102,10 @@ class TokenBatch(Protocol):
     def width(self) -> int:
         """Rows that a step computes, the empty ones included."""
 
+    @property
+    def padded(self) -> bool:
+        """Whether its shapes are rounded up to a few, so that all can be run before a call comes."""
+
     def new_cache(self) -> KeptCache: ...
 
     def prefill(self, prompts: Sequence[Prompt], most: Sequence[int]) -> list[int]:
@@ -135,13 +139,13 @@ class TokenBatch(Protocol):
         """Forget every row, as after a failed step."""
 
 
-def open_batch(model: Any, stop_tokens: Iterable[int]) -> TokenBatch:
-    """The batch that fits the model's caches."""
+def open_batch(model: Any, stop_tokens: Iterable[int], *, pad: bool | None = None) -> TokenBatch:
+    """The batch that fits the model's caches. ``pad``: :class:`engines.executor.slots.SlotBatch`."""
     from mlx_lm.models.cache import KVCache, make_prompt_cache
 
     from engines.executor.library_batch import LibraryBatch
     from engines.executor.slots import SlotBatch
 
     if all(type(layer) is KVCache for layer in make_prompt_cache(model)):
-        return SlotBatch(model, stop_tokens)
+        return SlotBatch(model, stop_tokens, pad=pad)
     return LibraryBatch(model, stop_tokens)

@@ -46,6 +46,10 @@ class LibraryBatch:
     def width(self) -> int:
         return len(self)
 
+    @property
+    def padded(self) -> bool:
+        return False
+
     def new_cache(self) -> KeptCache:
         from mlx_lm.models.cache import make_prompt_cache
 

@@ -15,13 +15,17 @@ from engines.executor.rows_kv import (
     RowKv,
     Source,
     empty_like,
+    few,
     placed,
     power_of_two,
     token_nbytes,
     up,
 )
 
-_PADDED_TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512)
+PADDED_TOKENS = (16, 32, 64, 128, 256, 512)
+PADDED_ROWS = (1, 2, 4, 8)
+_MOST_PADDED = 1024
+"""Rows times tokens of a padded pass of several rows: what is larger is cut into several passes."""
 _READ_STEP = 256
 _PADDING = 64
 """Tokens of padding that cost less than a forward pass more."""
@@ -44,7 +48,8 @@ class Prefill:
     def run(self, prompts: Sequence[Prompt], counts: Sequence[int], find: Callable[[KeptCache], Found]) -> None:
         """Compute the first ``counts[i]`` tokens of each prompt's rest (0: leave it). ``find`` says where a cache's
         keys and values are."""
-        for places in _alike(counts):
+        groups = _alike(counts)
+        for places in _cut(groups, counts) if self._pad else groups:
             self._together([prompts[place] for place in places], [counts[place] for place in places], find)
 
     def _together(self, prompts: Sequence[Prompt], counts: Sequence[int], find: Callable[[KeptCache], Found]) -> None:
@@ -54,14 +59,14 @@ class Prefill:
         lengths = [len(prompt.cache.tokens) for prompt in prompts]
         rows, longest = len(prompts), max(counts)
         if self._pad:
-            rows, longest = power_of_two(rows), _padded(longest)
+            rows, longest = power_of_two(rows), padded_tokens(longest)
         filler = rows - len(prompts)
         lengths += [min(lengths)] * filler
         read = max(lengths) + longest
         if self._pad:
-            read = up(read, _READ_STEP)
+            read = few(read)
         layers = self._begun(prompts, rows, read, find)
-        frame = Frame.at(lengths, longest, read)
+        frame = Frame.at(lengths, longest, read, masked=self._pad)
         for layer in layers:
             layer.frame = frame
         tokens = [chunk + [0] * (longest - len(chunk)) for chunk in chunks] + [[0] * longest] * filler
@@ -86,8 +91,24 @@ class Prefill:
         return [LayerRows(capacity, arrays) for arrays in buffers]
 
 
-def _padded(tokens: int) -> int:
-    return next((length for length in _PADDED_TOKENS if length >= tokens), up(tokens, _READ_STEP))
+def padded_tokens(tokens: int) -> int:
+    return next((length for length in PADDED_TOKENS if length >= tokens), up(tokens, _READ_STEP))
+
+
+def fits(rows: int, tokens: int) -> bool:
+    """Whether a padded pass has this shape."""
+    return rows == 1 or (rows <= PADDED_ROWS[-1] and rows * tokens <= _MOST_PADDED)
+
+
+def _cut(groups: Sequence[list[int]], counts: Sequence[int]) -> list[list[int]]:
+    """Groups that fit a padded pass each. Their first is the longest."""
+    cut: list[list[int]] = []
+    for group in groups:
+        rows = min(power_of_two(len(group)), PADDED_ROWS[-1])
+        while not fits(rows, padded_tokens(counts[group[0]])):
+            rows //= 2
+        cut += [group[at : at + rows] for at in range(0, len(group), rows)]
+    return cut
 
 
 def _alike(counts: Sequence[int]) -> list[list[int]]:

@@ -31,13 +31,14 @@ class Frame:
     mask: Any
 
     @classmethod
-    def at(cls, lengths: Sequence[int], tokens: int, read: int) -> Frame:
+    def at(cls, lengths: Sequence[int], tokens: int, read: int, *, masked: bool = False) -> Frame:
+        """With ``masked`` the mask is always an array, so that one kernel serves all lengths."""
         import mlx.core as mx
 
         offset = mx.array(list(lengths), dtype=mx.int32)
         columns = offset[:, None] + mx.arange(tokens, dtype=mx.int32)
         mask: Any
-        if min(lengths) + tokens == read:  # as long as each other and read to the end
+        if not masked and min(lengths) + tokens == read:  # as long as each other and read to the end
             mask = None if tokens == 1 else "causal"
         else:
             mask = mx.arange(read, dtype=mx.int32) <= columns[:, None, :, None]
@@ -190,3 +191,19 @@ def power_of_two(count: int) -> int:
 def up(value: int, step: int) -> int:
     """The least multiple of ``step`` that is no less."""
     return -(-value // step) * step
+
+
+_LEAST_LENGTH = 256
+
+
+def few(length: int) -> int:
+    """The next of a few lengths, a quarter apart at most: 256, 512, 768, 1024, 1536, 2048, 3072, 4096, ..."""
+    return up(length, max(_LEAST_LENGTH, power_of_two(length) // 4))
+
+
+def fewest(most: int) -> list[int]:
+    """All values of :func:`few` for lengths up to ``most``."""
+    lengths = [few(1)]
+    while lengths[-1] < most:
+        lengths.append(few(lengths[-1] + 1))
+    return lengths

@@ -25,6 +25,7 @@ from engines.executor.rows_kv import (
     Source,
     begin,
     empty_like,
+    few,
     placed,
     power_of_two,
     token_nbytes,
@@ -32,7 +33,6 @@ from engines.executor.rows_kv import (
 )
 
 _CAPACITY_STEP = 256
-_READ_STEP = 32
 _SHRINK_AFTER_STEPS = 16
 _MAX_TEMPERATURE = 2.0
 
@@ -51,8 +51,9 @@ class _Seat:
 class SlotBatch:
     """:class:`engines.executor.batch.TokenBatch` for models whose layers all keep a plain KV cache.
 
-    ``pad`` (on by default on a GPU) rounds the batch's width, the lengths it reads and those of prefill up to a few
-    values, so that few shapes have to be compiled.
+    ``pad`` (on by default on a GPU) rounds the batch's width, its capacity, the lengths it reads and those of prefill
+    up to a few values and masks every pass, so that few shapes have to be compiled and all can be warmed
+    (:mod:`engines.llm.mlx_warm`).
     """
 
     def __init__(self, model: Any, stop_tokens: Iterable[int], *, pad: bool | None = None) -> None:
@@ -88,6 +89,10 @@ class SlotBatch:
     @property
     def width(self) -> int:
         return len(self._seats)
+
+    @property
+    def padded(self) -> bool:
+        return self._pad
 
     def new_cache(self) -> KeptCache:
         return KeptCache([], [RowKv()])
@@ -143,12 +148,15 @@ class SlotBatch:
         rest make way before that."""
         width = max(self._width_for(len(self) + count), self.width)
         if width > self.width or capacity > self._capacity:
-            self._resize(width, max(up(capacity, _CAPACITY_STEP), self._capacity))
+            self._resize(width, max(self._roomy(capacity), self._capacity))
         free = self._free()
         if len(free) < count:
             self._move_out()
             free = self._free()
         return free[:count]
+
+    def _roomy(self, capacity: int) -> int:
+        return few(capacity) if self._pad else up(capacity, _CAPACITY_STEP)
 
     def _width_for(self, rows: int) -> int:
         """A power of two, so that a GPU sees few shapes; a CPU, which pays for every row, has steps between them."""
@@ -190,11 +198,11 @@ class SlotBatch:
 
         longest = max(self._lengths) + 1  # rows at rest are written to as well, behind what they hold
         if longest > self._capacity:
-            self._resize(self.width, up(longest, _CAPACITY_STEP))
+            self._resize(self.width, self._roomy(longest))
         read = max(self._lengths[slot] for slot in self._slots.values()) + 1
         if self._pad:
-            read = min(up(read, _READ_STEP), self._capacity)
-        frame = Frame.at(self._lengths, 1, read)
+            read = few(read)
+        frame = Frame.at(self._lengths, 1, read, masked=self._pad)
         for layer in self._layers:
             layer.frame = frame
         read_now = self._next
@@ -271,7 +279,7 @@ class SlotBatch:
         live = sorted(self._slots.values())
         width = self._width_for(len(live))
         kept = live + [slot for slot in range(self.width) if slot not in set(live)][: width - len(live)]
-        capacity = up(max(self._lengths[slot] for slot in live) + 1, _CAPACITY_STEP)
+        capacity = self._roomy(max(self._lengths[slot] for slot in live) + 1)
         taken = mx.array(kept, dtype=mx.int32)
         self._set([(keys[taken, :, :capacity], values[taken, :, :capacity]) for keys, values in self._arrays()])
         self._next = self._next[taken]

@@ -39,6 +39,7 @@ class MlxLanguageModel:
         max_kept_calls: int = 256,
         warm_s: float | None = None,
         speech_reserve_s: float = 0.15,
+        pad: bool | None = None,
         load: Load = load_checkpoint,
     ) -> None:
         self._model_dir = model_dir
@@ -56,6 +57,7 @@ class MlxLanguageModel:
                 max_kept_calls,
                 warm_s,
                 speech_reserve_s,
+                pad,
             ),
             self._on_result,
         )

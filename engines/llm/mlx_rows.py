@@ -23,7 +23,7 @@ from engines.executor.thread import MlxExecutor
 from engines.executor.workload import EVICTED
 from engines.llm.history import ContextTooLongError
 from engines.llm.mlx_contexts import Contexts
-from engines.llm.mlx_warm import warm
+from engines.llm.mlx_warm import Extent, warm
 from engines.llm.mlx_words import Words
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
@@ -32,7 +32,7 @@ _CLAUSE_TOKENS = 12
 _STARTS_TOGETHER = 8
 _PREFILLS_TOGETHER = 8
 _WARM_CPU_S = 2.0
-_WARM_GPU_S = 180.0
+_WARM_GPU_S = 120.0
 _KV_CPU_BYTES = 2 * 2**30
 _KV_GPU_PART = 4
 
@@ -55,7 +55,8 @@ def load_checkpoint(folder: Path) -> tuple[Any, Any]:
 class RowsLimits:
     """``speech_reserve_s``: what the first clause's speech needs of the time until the first-audio deadline.
     ``max_kv_bytes`` bounds all KV caches; by default a quarter of a GPU's memory, 2 GiB on a CPU. ``warm_s`` bounds the
-    warm-up; by default it is short on a CPU, where no shape has to be compiled."""
+    warm-up; by default it is short on a CPU, where no shape has to be compiled. ``pad``: as
+    :class:`engines.executor.slots.SlotBatch` has it."""
 
     max_context_tokens: int
     max_generations: int
@@ -64,6 +65,7 @@ class RowsLimits:
     max_kept_calls: int
     warm_s: float | None
     speech_reserve_s: float
+    pad: bool | None = None
 
 
 @dataclass(slots=True)
@@ -150,8 +152,8 @@ class Rows:
         model, tokenizer = load(model_dir)
         mx.eval(model.parameters())
         words = Words(tokenizer)
-        batch = open_batch(model, words.stop_tokens)
         limits = self._limits
+        batch = open_batch(model, words.stop_tokens, pad=limits.pad)
         on_cpu = mx.default_device() == mx.cpu
         max_bytes = limits.max_kv_bytes or (_KV_CPU_BYTES if on_cpu else device.memory_bytes() // _KV_GPU_PART)
         contexts = Contexts(batch, words, limits.max_context_tokens, max_bytes, limits.max_kept_calls)
@@ -163,10 +165,14 @@ class Rows:
             loaded.batch,
             words.encode([Message("user", "hello")]),
             self._executor.now,
-            max_rows=self._limits.max_generations,
-            max_prefill_tokens=self._limits.prefill_chunk_tokens,
-            max_prefill_rows=_PREFILLS_TOGETHER,
-            budget_s=limits.warm_s if limits.warm_s is not None else _WARM_CPU_S if on_cpu else _WARM_GPU_S,
+            Extent(
+                max_rows=limits.max_generations,
+                max_prefill_tokens=limits.prefill_chunk_tokens,
+                max_prefill_rows=_PREFILLS_TOGETHER,
+                max_context_tokens=limits.max_context_tokens,
+                max_bytes=max_bytes,
+            ),
+            limits.warm_s if limits.warm_s is not None else _WARM_CPU_S if on_cpu else _WARM_GPU_S,
         ):
             self._executor.agenda.costs.seed(kinds[timed.step], timed.batch, timed.length, timed.seconds)
 
