@@ -10,6 +10,7 @@ import structlog
 
 from engines.api import EngineError
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
+from streaming.jobs import Priority
 
 _log = structlog.get_logger(__name__)
 
@@ -47,7 +48,8 @@ class Tenancy:
         """Run ``detach`` on the thread, which frees the weights there. Raises nothing."""
         self._executor.off_death(self._on_death)
         try:
-            await self._executor.run(detach)
+            # However full the inbox and the agenda are: what is not freed now is never freed.
+            await self._executor.run(detach, priority=Priority.FINAL, control=True)
         except ExecutorUnavailableError:
             pass  # its thread has ended, and closed us on its way out
         except Exception:  # noqa: BLE001 (what could not be freed is no reason to leave the thread running)

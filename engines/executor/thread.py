@@ -164,15 +164,17 @@ class MlxExecutor:
             self._inbox.append(act)
             self._wake.notify()
 
-    async def run(self, function: Callable[[], T], *, priority: Priority = Priority.FIRST_AUDIO) -> T:
+    async def run(
+        self, function: Callable[[], T], *, priority: Priority = Priority.FIRST_AUDIO, control: bool = False
+    ) -> T:
         """Run ``function`` whole as one quantum (load, warm) and return its result, a plain value. Its exception is
-        raised here. Raises :class:`ExecutorUnavailableError`."""
+        raised here. ``control`` as for :meth:`post`. Raises :class:`ExecutorUnavailableError`."""
         run_id = self._run_ids
         self._run_ids += 1
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._runs[run_id] = future
         try:
-            self.post(partial(self._accept_run, run_id, function, priority))
+            self.post(partial(self._accept_run, run_id, function, priority), control=control)
             return await future
         finally:
             self._runs.pop(run_id, None)

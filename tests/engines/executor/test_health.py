@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from functools import partial
 
@@ -140,3 +141,18 @@ async def test_functions_and_jobs_that_lose_their_place_on_the_agenda_are_told(
     assert caught.value.code == "overloaded"
     await until(lambda: len(workload.log) == 3)
     assert workload.log == ["abandoned overloaded", "settled", "speak 2"]
+
+
+async def test_a_full_inbox_refuses_work_but_not_what_takes_work_away(executor: MlxExecutor) -> None:
+    workload = await attached(executor)
+    async with occupied(executor):
+        for _ in range(300):
+            with contextlib.suppress(ExecutorUnavailableError):
+                executor.post(lambda: None)
+        with pytest.raises(ExecutorUnavailableError) as caught:
+            await executor.run(lambda: 1)
+        assert caught.value.code == "overloaded"
+        leaving = asyncio.create_task(executor.run(partial(executor.detach, workload), control=True))
+        await asyncio.sleep(0)
+    await leaving
+    assert workload.log == ["closed"]

@@ -11,13 +11,14 @@ import pytest
 from engines.api import EngineError
 from engines.executor.tenancy import Tenancy
 from engines.executor.thread import ExecutorUnavailableError
+from streaming.jobs import Priority
 
 
 class _Executor:
     def __init__(self) -> None:
         self.starts = 0
         self.listeners: list[Callable[[str, str], None]] = []
-        self.dead = False
+        self.dead = self.full = False
 
     async def start(self) -> None:
         self.starts += 1
@@ -28,9 +29,13 @@ class _Executor:
         assert control
         act()
 
-    async def run(self, function: Callable[[], Any]) -> Any:
+    async def run(
+        self, function: Callable[[], Any], *, priority: Priority = Priority.FIRST_AUDIO, control: bool = False
+    ) -> Any:
         if self.dead:
             raise ExecutorUnavailableError("executor_dead", "SystemExit")
+        if self.full and not (control and priority is Priority.FINAL):
+            raise ExecutorUnavailableError("overloaded", "the inbox is full")
         return function()
 
     def on_death(self, listener: Callable[[str, str], None]) -> None:
@@ -88,3 +93,11 @@ async def test_nothing_is_taken_away_from_a_dead_thread() -> None:
     tenancy.control(lambda: done.append("never"))
     await tenancy.leave(lambda: done.append("never"))
     assert done == ["control"]
+
+
+async def test_a_busy_thread_still_frees_what_leaves() -> None:
+    tenancy, executor = _tenancy()
+    executor.full = True
+    done: list[str] = []
+    await tenancy.leave(lambda: done.append("freed"))
+    assert done == ["freed"]
