@@ -27,7 +27,7 @@ from pydantic_settings import (
 )
 
 from engines.api import EngineError
-from engines.registry import Lineup
+from engines.registry import Kind, Lineup
 from engines.selection import select
 from gateway.engine_settings import EngineSettings, comma_separated
 from gateway.security.origins import parse_origin
@@ -39,6 +39,8 @@ ENV_OF_OTHERS = frozenset({"OFFHOOK_CACHE"})
 """Variables with our prefix that are not settings: where models are kept is asked before settings exist."""
 
 CALLS_PER_CORE = 8
+
+_OF_A_LANGUAGE: tuple[Kind, ...] = ("stt", "tts")
 
 DEFAULT_INSTRUCTIONS = (
     "You are a helpful voice assistant on a phone call. Answer in one or two short spoken sentences, "
@@ -173,16 +175,32 @@ class Settings(BaseSettings):
         """The backends that serve: the preset's, with those of ``[engines]`` in their place.
 
         Raises:
-            ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``.
+            ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``;
+                ``unsupported_language`` for an agent that could neither hear nor speak, nor even apologise.
         """
         try:
-            return select(self.preset, self.engines.choices())
+            lineup = select(self.preset, self.engines.choices())
         except EngineError as error:
             raise ConfigurationError(error.code, str(error)) from None
+        mute = [
+            f"agents.{name}.language: no {stage} backend here knows {agent.language!r}; they know "
+            f"{', '.join(sorted({known for spec in lineup.chains[stage] for known in spec.languages}))}"
+            for name, agent in self.agents.items()
+            for stage in _OF_A_LANGUAGE
+            if not any(_knows(spec.languages, agent.language) for spec in lineup.chains[stage])
+        ]
+        if mute:
+            raise ConfigurationError("unsupported_language", *mute)
+        return lineup
 
     def calls_at_once(self, cores: int | None = None) -> int:
         """``max_calls``, or what this machine's cores carry with the embedded preset."""
         return self.max_calls or CALLS_PER_CORE * (cores or os.cpu_count() or 1)
+
+
+def _knows(languages: tuple[str, ...], tag: str) -> bool:
+    """None are named: it knows any, or says itself what not."""
+    return not languages or not tag or tag.partition("-")[0].lower() in languages
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,3 +188,18 @@ def test_the_address_of_a_server_is_judged_at_once_and_what_is_secret_in_it_not_
     assert problem.startswith("OFFHOOK_ENGINES__LLM_URL (environment): must ")
     assert "hunter2" not in problem
     assert load_settings(environ={"OFFHOOK_ENGINES__LLM_URL": "http://[::1]:8000/v1/"}).engines.llm_url
+
+
+def test_an_agent_whose_language_nobody_knows_is_refused_for_not_even_its_apology_would_be_heard() -> None:
+    agents = {"anna": AgentSettings(language="de-AT"), "bert": AgentSettings(language="en-GB")}
+    with pytest.raises(ConfigurationError) as caught:
+        Settings(agents=agents).lineup()
+    assert caught.value.code == "unsupported_language"
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["agents.anna.language"] * 2
+    assert "no stt backend here knows 'de-AT'; they know en" in caught.value.problems[0]
+    for known in (
+        Settings(agents={"bert": agents["bert"]}),
+        Settings(agents=agents, preset="cloud"),
+        Settings(agents=agents, engines=EngineSettings(stt=("faster-whisper-base",), tts=("pocket-tts",))),
+    ):
+        known.lineup()
