@@ -7,6 +7,7 @@ its clip back to be encoded in the full window.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -276,6 +277,9 @@ class WhisperClips:
     def _judge(self, loaded: _Loaded, task: _Task, row: Row) -> None:
         task.row = None
         clip = task.clip
+        if not math.isfinite(row.log_probability):  # or what the model could not compute would be taken for silence
+            self._end(task, Outcome(failure="the model's numbers are none"))
+            return
         retried = clip.options == RETRY
         clip.text = verdict(loaded.batch.hypothesis(row), partial=clip.partial, retried=retried)
         if clip.text is None:

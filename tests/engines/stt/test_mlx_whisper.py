@@ -379,6 +379,29 @@ async def test_a_failing_model_fails_its_jobs_and_the_next_one_is_heard(
     stream.close()
 
 
+async def test_numbers_that_are_none_are_a_failure_and_no_silence(
+    whisper: MlxWhisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fp16 overflows: then another model must hear the caller."""
+    expected = await text_of(whisper, audio(2))
+    model: Any = whisper._clips._loaded.model  # type: ignore[union-attr]
+    real = model.encode
+
+    def overflown(pcm: Pcm16, frames: int) -> Any:
+        return [tuple(side * float("nan") for side in layer) for layer in real(pcm, frames)]
+
+    monkeypatch.setattr(model, "encode", overflown)
+    heard = Heard()
+    stream = whisper.open(OpenTranscription("a", 1, 0, partials=False), heard.deliver)
+    stream.feed(audio(2))
+    stream.finalize(final())
+    assert (await heard.until(TranscriptionFailed)).code == "decode_failed"
+    monkeypatch.setattr(model, "encode", real)
+    stream.finalize(final(2))
+    assert (await heard.until(FinalTranscript)).text == expected
+    stream.close()
+
+
 async def test_a_job_that_lost_its_place_is_told_so_and_the_batch_goes_on(
     executor: MlxExecutor, whisper: MlxWhisper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
