@@ -70,6 +70,7 @@ def gpu(
     policies: Annotated[str, typer.Option(help="Of edf, fifo and lock.")] = "edf,fifo,lock",
     seconds: Annotated[float, typer.Option(help="Length of each level.", min=1.0)] = 30.0,
     seed: Annotated[int, typer.Option(help="Of the trace of turns, which is the same for every policy.")] = 1,
+    phonemes: Annotated[str, typer.Option(help="Of a turn's two segments of speech.")] = "45,105",
     within: Annotated[float | None, typer.Option(help="Seconds that all of it may take.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="A file, written after every level.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Where the thread's time goes, by kind.")] = False,
@@ -78,8 +79,9 @@ def gpu(
     from engines.bench import gpu as bench
 
     try:
+        first, second = bench.numbers(phonemes)
         options = bench.Options(
-            shape.value, bench.numbers(calls), bench.names(policies), seconds, seed, within_s=within
+            shape.value, bench.numbers(calls), bench.names(policies), seconds, seed, (first, second), within
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

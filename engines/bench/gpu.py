@@ -44,7 +44,7 @@ CLEARLY = 1.5
 """A level at which first audio's p95 is so many times what it may be ends a policy's climb, as giving up early does."""
 REHEARSED = (1, 2, 4, 8, 16)
 """Turns at the same moment, before anything is measured: shapes that no engine's own warm-up meets."""
-STORM_CALLS, STORM_EVERY_S = 24, 0.2
+STORM_CALLS, STORM_EVERY_S, STORM_S = 24, 0.2, 15.0
 """Then turns that end others at any stage, so that what only happens when rows leave a running batch is compiled."""
 OTHERS = (1, 4, 16)
 _MARGIN_S = 15.0
@@ -54,7 +54,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``within_s`` bounds the whole run: no level is begun that could not end by then."""
+    """``within_s`` bounds the whole run: no level is begun that could not end by then.
+    ``storm_s`` is 15 by default where kernels are compiled, 0 for tiny models on a CPU."""
 
     shape: str = "3b"
     calls: tuple[int, ...] = LEVELS
@@ -65,7 +66,7 @@ class Options:
     within_s: float | None = None
     neighbour: bool = True
     rehearsed: tuple[int, ...] = REHEARSED
-    storm_s: float = 15.0
+    storm_s: float | None = None
 
 
 async def bench(options: Options, say: Say, write: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -124,11 +125,12 @@ async def _rehearse(engines: RealEngines, options: Options, say: Say) -> float:
         await callers.together(count)
         callers.end()
         await engines.quiet()
-    for policy in ("edf", "fifo", "edf") if options.storm_s else ():
+    storm_s = options.storm_s if options.storm_s is not None else 0.0 if options.shape == "tiny" else STORM_S
+    for policy in ("edf", "fifo", "edf") if storm_s else ():
         await engines.schedule_by(policy)
         callers = Callers(engines, STORM_CALLS, f"storm-{policy}", options.seed)
         stormed = time.monotonic()
-        await callers.storm(options.storm_s, STORM_EVERY_S)
+        await callers.storm(storm_s, STORM_EVERY_S)
         callers.end()
         await engines.quiet()
         profile = _profile(await engines.ledger(), time.monotonic() - stormed)
@@ -366,7 +368,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--phonemes", type=numbers, default=PHONEMES, help="of the two segments")
     parser.add_argument("--within", type=float, default=None, help="seconds for everything")
-    parser.add_argument("--storm", type=float, default=15.0, help="seconds of each of three storms before measuring")
+    parser.add_argument("--storm", type=float, default=None, help="seconds of each of three storms before measuring")
     parser.add_argument("--no-neighbour", action="store_true")
     parser.add_argument("--json", type=Path, default=None, help="a file, written after every level")
     parser.add_argument("--profile", action="store_true", help="where the thread's time goes")
