@@ -1,7 +1,7 @@
 """The heartbeat of a thread that runs quanta: how long each took, and whether the one in flight is stuck. Pure.
 
-The thread calls :meth:`Pulse.begin`, :meth:`Pulse.end` and :meth:`Pulse.beat`; any thread may ask :meth:`Pulse.trouble`
-and :meth:`Pulse.quanta`.
+The thread calls :meth:`Pulse.beat` before it waits for work and :meth:`Pulse.awake` after, :meth:`Pulse.begin` and
+:meth:`Pulse.end`; any thread may ask :meth:`Pulse.trouble`, :meth:`Pulse.quanta` and :attr:`Pulse.between`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,23 @@ class Pulse:
         self._stalled_after_s = stalled_after_s
         self._in_flight: _InFlight | None = None
         self._quanta: dict[str, QuantaOfKind] = {}
+        self._outside_since: float | None = None
         self.last_beat = now
         self.overruns = 0
+        self.between = QuantaOfKind()
+        """Work outside of quanta: acts of the inbox, rows that leave, memory given back, results handed over. Such a
+        stretch counts as an overrun from :data:`LEAST_OVERRUN_S` on."""
 
     def beat(self, now: float) -> None:
+        self._note_outside(now)
         self.last_beat = now
+
+    def awake(self, now: float) -> None:
+        self._outside_since = now
 
     def begin(self, name: str, bound_s: float | None, now: float) -> None:
         """A quantum begins that normally takes at most ``bound_s`` (None: unknown)."""
+        self._note_outside(now)
         limit_s = self._stalled_after_s if bound_s is None else max(OVERRUN * bound_s, LEAST_OVERRUN_S)
         self._in_flight = _InFlight(name, now, min(limit_s, self._stalled_after_s))
 
@@ -54,11 +63,17 @@ class Pulse:
         flight = self._in_flight
         assert flight is not None
         self._in_flight = None
-        self.last_beat = now
+        self.last_beat = self._outside_since = now
         seconds = now - flight.begun
         self.overruns += seconds >= flight.limit_s
         self._quanta[flight.name] = self._quanta.get(flight.name, QuantaOfKind()).plus(seconds)
         return seconds
+
+    def _note_outside(self, now: float) -> None:
+        since, self._outside_since = self._outside_since, None
+        if since is not None:
+            self.between = self.between.plus(now - since)
+            self.overruns += now - since >= LEAST_OVERRUN_S
 
     def trouble(self, now: float) -> str:
         """Why the thread can't be called healthy, for a person. Empty when it can."""

@@ -253,6 +253,7 @@ class MlxExecutor:
             acts = self._take_inbox(wait=choice is None)
             if acts is None:
                 return
+            self._pulse.awake(self._clock())
             for act in acts:
                 with device.logged("an inbox item failed"):
                     act()

@@ -76,6 +76,8 @@ class Snapshot:
     clear_cache_holds_given_up: int = 0
     quanta: Mapping[str, QuantaOfKind] = field(default_factory=dict)
     """By kind of all workloads."""
+    between: QuantaOfKind = QuantaOfKind()
+    """The thread's stretches of work outside of quanta."""
     workloads: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
@@ -103,6 +105,7 @@ class Snapshot:
             clear_cache_served=guard.served,
             clear_cache_holds_given_up=guard.holds_given_up,
             quanta=pulse.quanta(),
+            between=pulse.between,
             workloads={
                 workload.name: dict(workload.snapshot()) for workload in workloads if isinstance(workload, Counted)
             },

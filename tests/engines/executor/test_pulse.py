@@ -45,3 +45,23 @@ def test_quanta_are_counted_by_kind() -> None:
         pulse.end(ended)
     assert pulse.quanta() == {"decode": QuantaOfKind(2, 4.0, 3.0), "prefill": QuantaOfKind(1, 0.5, 0.5)}
     assert pulse.last_beat == 4.5
+
+
+def test_work_between_quanta_is_measured_and_a_wait_is_not() -> None:
+    pulse = Pulse(0.0, stalled_after_s=30.0)
+    pulse.beat(0.0)
+    pulse.awake(5.0)  # five seconds without work
+    pulse.begin("decode", 1.0, 5.25)
+    pulse.end(6.25)
+    pulse.beat(6.5)
+    pulse.awake(7.0)
+    assert pulse.between == QuantaOfKind(2, 0.5, 0.25)
+    assert pulse.overruns == 0
+
+
+def test_a_long_stretch_between_quanta_is_an_overrun() -> None:
+    pulse = Pulse(0.0, stalled_after_s=30.0)
+    pulse.awake(0.0)
+    pulse.begin("decode", 1.0, 3.8)
+    assert pulse.between.longest_s == 3.8
+    assert pulse.overruns == 1
