@@ -38,7 +38,7 @@ class MlxWhisper:
     ``final_pad_s`` and ``partial_pad_s`` are how much nothing follows the speech in its window: with too little of it
     Whisper repeats itself, which is what ``repetition_penalty`` is against, for partials. At most half of ``max_jobs``
     are partials, and while there is other work their windows take at most ``partial_share`` of the thread's time; what
-    is beyond that is left out. Failure codes: ``decode_failed``, ``unsupported_language``, ``overloaded``,
+    is beyond that is left out. ``pad`` is :class:`engines.stt.mlx_whisper_batch.DecodeBatch`'s. Failure codes: ``decode_failed``, ``unsupported_language``, ``overloaded``,
     ``engine_error``, ``executor_dead``, ``executor_closed``.
     """
 
@@ -54,6 +54,8 @@ class MlxWhisper:
         tokens_per_quantum: int = 8,
         max_jobs: int = 64,
         partial_share: float = 0.25,
+        pad: bool | None = None,
+        warm_s: float = 60.0,
     ) -> None:
         self._model_dir = model_dir
         self._executor = executor
@@ -65,6 +67,8 @@ class MlxWhisper:
             final=DecodeOptions(int(final_pad_s * _FRAMES_PER_SECOND)),
             partial=DecodeOptions(int(partial_pad_s * _FRAMES_PER_SECOND), repetition_penalty),
             partial_share=partial_share,
+            pad=pad,
+            warm_s=warm_s,
         )
         self._max_jobs = max_jobs
         self._tenancy = Tenancy(executor, self._on_death)

@@ -9,17 +9,22 @@ Everything here is for the executor's thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from engines.executor.rows_kv import power_of_two
 from engines.stt.mlx_whisper_model import Keys, WhisperModel
 from engines.stt.whisper_decoder import Hypothesis
 
 _COLUMNS = 32
-"""Room for the rows' own keys grows by this, so that few shapes exist."""
+"""Room for the rows' own keys grows by this."""
+PADDED_COLUMNS = (64, 128, 256, 512)
+PADDED_POSITIONS = (400, 800, 1500)
+"""Windows of 8, 16 and 30 s."""
+_JOIN_TOGETHER = 8
 
 
 @dataclass(eq=False, slots=True)
@@ -45,12 +50,17 @@ class Row:
 
 
 class DecodeBatch:
-    """Rows keep their order; the last one to join is the last."""
+    """Rows keep their order; the last one to join is the last.
 
-    def __init__(self, model: WhisperModel) -> None:
+    ``pad`` (on by default on a GPU) rounds the number of rows and all lengths up to a few values, with dead rows after
+    the last and masks everywhere, so that few shapes have to be compiled and all can be run before the first call.
+    """
+
+    def __init__(self, model: WhisperModel, *, pad: bool | None = None) -> None:
         import mlx.core as mx
 
         self._model = model
+        self.pad = not model.on_cpu if pad is None else pad
         self._suppressed = mx.array(model.vocabulary.suppressed)
         self._suppressed_first = mx.array(model.vocabulary.suppressed_first)
         self.reset()
@@ -81,15 +91,19 @@ class DecodeBatch:
 
     def join(self, rows: Sequence[Row]) -> None:
         """Read the prompts of new rows, each of which then has its first token. All prompts have one length."""
+        together = _JOIN_TOGETHER if self.pad else max(1, len(rows))
+        for at in range(0, len(rows), together):
+            self._join(rows[at : at + together])
+
+    def _join(self, rows: Sequence[Row]) -> None:
         import mlx.core as mx
 
-        if not rows:
-            return
         count, width = len(rows), len(rows[0].prompt)
-        lengths = [row.heard[0][0].shape[2] for row in rows]
-        most = max(lengths)
+        padded = [*rows, *[rows[0]] * (self._width(count) - count)]
+        lengths = [row.heard[0][0].shape[2] for row in padded]
+        most = self._positions(max(lengths))
         heard = [
-            _stacked([[_lengthen(side, most) for side in row.heard[layer]] for row in rows])
+            _stacked([[_lengthen(side, most) for side in row.heard[layer]] for row in padded])
             for layer in range(len(rows[0].heard))
         ]
         own: list[tuple[Any, Any]] = []
@@ -98,29 +112,33 @@ class DecodeBatch:
             own.append((keys, values))
             return keys, values
 
-        tokens = mx.array([list(row.prompt) for row in rows])
+        tokens = mx.array([list(row.prompt) for row in padded])
         causal = mx.arange(width)[:, None] >= mx.arange(width)[None, :]
         logits = self._model.decode(
             tokens, mx.arange(width)[None], keep, causal, heard, _mask_of(lengths, most)
         ).astype(mx.float32)
         no_speech = mx.softmax(logits[:, 0], axis=-1)[:, self._model.vocabulary.no_speech]
-        seen = mx.zeros((count, logits.shape[-1]), dtype=mx.bool_)
-        scores = logits[:, -1] + self._suppressed_first
-        self._admit(rows, own, heard, lengths, width, seen)
-        self._choose(scores, rows, slice(len(self._rows) - count, None), no_speech)
+        best, chosen, said = _best(logits[:, -1] + self._suppressed_first)
+        self._admit(rows, own, heard, lengths[:count], width, said)
+        mx.eval(best, chosen, no_speech, self._own, self._heard, self._seen)
+        self._take(rows, best, chosen)
+        for row, probability in zip(rows, np.array(no_speech), strict=False):
+            row.no_speech = float(probability)
 
     def step(self) -> None:
         """One token more for every row; what an ended row gets is ignored."""
         import mlx.core as mx
 
         self._make_room()
-        count, column = len(self._rows), self._used
-        last = [[row.tokens[-1] if row.tokens else self._model.vocabulary.end] for row in self._rows]
+        column, dead = self._used, self._width(len(self._rows)) - len(self._rows)
+        end = self._model.vocabulary.end
+        last = [[row.tokens[-1] if row.tokens else end] for row in self._rows] + [[end]] * dead
         # A row that ended goes along until it leaves, and must not run off the table of positions.
         most = self._model.dims.n_text_ctx - 1
-        positions = [[min(most, column - pad)] for pad in self._pads]
+        pads = self._pads + [0] * dead
+        positions = [[min(most, column - pad)] for pad in pads]
         columns = mx.arange(self._own[0][0].shape[2])[None, :]
-        visible = (columns >= mx.array(self._pads)[:, None]) & (columns <= column)
+        visible = (columns >= mx.array(pads)[:, None]) & (columns <= column)
 
         def keep(layer: int, keys: Any, values: Any) -> tuple[Any, Any]:
             all_keys, all_values = self._own[layer]
@@ -128,13 +146,22 @@ class DecodeBatch:
             all_values[:, :, column : column + 1] = values
             return all_keys, all_values
 
-        mask = None if len(set(self._heard_lengths)) == 1 else _mask_of(self._heard_lengths, max(self._heard_lengths))
+        heard = self._heard_lengths + [1] * dead
+        even = not self.pad and len(set(heard)) == 1
+        mask = None if even else _mask_of(heard, self._heard[0][0].shape[2])
         logits = self._model.decode(
             mx.array(last), mx.array(positions), keep, visible[:, None, None, :], self._heard, mask
         )
         self._used += 1
         scores = logits[:, -1].astype(mx.float32)
-        self._choose(self._penalized(scores) + self._suppressed, self._rows, slice(0, count))
+        best, chosen, said = _best(self._penalized(scores, dead) + self._suppressed)
+        self._seen = self._seen | said
+        mx.eval(best, chosen, self._own, self._seen)
+        self._take(self._rows, best, chosen)
+
+    def skip_to(self, column: int) -> None:
+        """Go on as if the rows had said so much: for warming."""
+        self._used = max(self._used, column)
 
     def leave(self, rows: Collection[Row]) -> None:
         """Take rows out, and the columns and positions that only they needed."""
@@ -147,8 +174,8 @@ class DecodeBatch:
             self.reset()
             return
         unused = min(self._pads[index] for index in stay)
-        positions = max(self._heard_lengths[index] for index in stay)
-        index = mx.array(stay)
+        positions = self._positions(max(self._heard_lengths[index] for index in stay))
+        index = mx.array(stay + [stay[0]] * (self._width(len(stay)) - len(stay)))
         self._own = [(keys[index][:, :, unused:], values[index][:, :, unused:]) for keys, values in self._own]
         self._heard = [(keys[index][:, :, :positions], values[index][:, :, :positions]) for keys, values in self._heard]
         self._seen = self._seen[index]
@@ -165,28 +192,40 @@ class DecodeBatch:
         heard: Sequence[Any],
         lengths: list[int],
         width: int,
-        seen: Any,
+        said: Any,
     ) -> None:
+        """The first rows of these arrays, after those that are here."""
         import mlx.core as mx
 
+        before, count = len(self._rows), len(rows)
         used = max(self._used, width)
-        before = self._own
-        if not before:
-            self._own, self._heard, self._seen = list(own), list(heard), seen
-        else:
-            most = max(*lengths, *self._heard_lengths)
+        if before:
+            most = self._positions(max(*lengths, *self._heard_lengths))
             self._own = [
                 _stacked(
-                    [[_widen(side[:, :, : self._used], used) for side in old], [_widen(side, used) for side in new]]
+                    [
+                        [_widen(side[:before, :, : self._used], used) for side in old],
+                        [_widen(side[:count], used) for side in new],
+                    ]
                 )
-                for old, new in zip(before, own, strict=True)
+                for old, new in zip(self._own, own, strict=True)
             ]
             self._heard = [
-                _stacked([[_lengthen(side, most) for side in layer] for layer in (old, new)])
+                _stacked(
+                    [
+                        [_lengthen(side[:rows_of], most) for side in layer]
+                        for layer, rows_of in ((old, before), (new, count))
+                    ]
+                )
                 for old, new in zip(self._heard, heard, strict=True)
             ]
-            self._seen = mx.concatenate([self._seen, seen])
-        self._pads = [pad + used - self._used for pad in self._pads] + [used - width] * len(rows)
+            self._seen = mx.concatenate([self._seen[:before], said[:count]])
+            dead = self._width(before + count) - before - count
+            self._own, self._heard = _deadened(self._own, dead), _deadened(self._heard, dead)
+            self._seen = mx.pad(self._seen, [(0, dead), (0, 0)]) if dead else self._seen
+        else:
+            self._own, self._heard, self._seen = list(own), list(heard), said
+        self._pads = [pad + used - self._used for pad in self._pads] + [used - width] * count
         self._heard_lengths += lengths
         self._rows += rows
         self._used = used
@@ -195,35 +234,56 @@ class DecodeBatch:
         import mlx.core as mx
 
         room = self._own[0][0].shape[2]
-        if self._used >= room:
-            more = -(-(self._used + 1) // _COLUMNS) * _COLUMNS
-            self._own = [(_lengthen(keys, more), _lengthen(values, more)) for keys, values in self._own]
+        if self.pad:
+            wanted = next((size for size in PADDED_COLUMNS if size > self._used), 2 * self._used)
+        else:
+            wanted = room if self._used < room else (self._used // _COLUMNS + 1) * _COLUMNS
+        if wanted != room:
+            self._own = [
+                (_lengthen(keys[:, :, :wanted], wanted), _lengthen(values[:, :, :wanted], wanted))
+                for keys, values in self._own
+            ]
             mx.eval(self._own)
 
-    def _penalized(self, scores: Any) -> Any:
+    def _width(self, rows: int) -> int:
+        return power_of_two(rows) if self.pad else rows
+
+    def _positions(self, most: int) -> int:
+        return next((size for size in PADDED_POSITIONS if size >= most), most) if self.pad else most
+
+    def _penalized(self, scores: Any, dead: int) -> Any:
         """The repetition penalty of CTRL (Keskar et al., 2019), for the rows that have one."""
         import mlx.core as mx
 
         if all(row.repetition_penalty == 1.0 for row in self._rows):
             return scores
-        penalty = mx.array([[row.repetition_penalty] for row in self._rows])
+        penalty = mx.array([[row.repetition_penalty] for row in self._rows] + [[1.0]] * dead)
         return mx.where(self._seen, mx.where(scores < 0, scores * penalty, scores / penalty), scores)
 
-    def _choose(self, scores: Any, rows: Iterable[Row], at: slice, no_speech: Any = None) -> None:
-        """The best token of each row, read back; everything the next step needs is evaluated with it."""
-        import mlx.core as mx
-
-        tokens = mx.argmax(scores, axis=-1)
-        chosen = mx.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0] - mx.logsumexp(scores, axis=-1)
-        vocabulary = mx.arange(scores.shape[-1])[None, :]
-        self._seen[at] = self._seen[at] | (vocabulary == tokens[:, None])
-        mx.eval(tokens, chosen, self._own, self._heard, self._seen, *([] if no_speech is None else [no_speech]))
+    def _take(self, rows: Sequence[Row], best: Any, chosen: Any) -> None:
+        """Dead rows come last."""
         end = self._model.vocabulary.end
-        for row, token, log_probability in zip(rows, np.array(tokens), np.array(chosen), strict=True):
+        for row, token, log_probability in zip(rows, np.array(best), np.array(chosen), strict=False):
             row.take(int(token), float(log_probability), end)
-        if no_speech is not None:
-            for row, probability in zip(rows, np.array(no_speech), strict=True):
-                row.no_speech = float(probability)
+
+
+def _best(scores: Any) -> tuple[Any, Any, Any]:
+    """The best token of each row, its log probability, and the same as a row of the vocabulary (true where it is)."""
+    import mlx.core as mx
+
+    tokens = mx.argmax(scores, axis=-1)
+    chosen = mx.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0] - mx.logsumexp(scores, axis=-1)
+    return tokens, chosen, mx.arange(scores.shape[-1])[None, :] == tokens[:, None]
+
+
+def _deadened(pairs: Sequence[tuple[Any, Any]], dead: int) -> list[tuple[Any, Any]]:
+    """With so many rows of zeros after the last."""
+    import mlx.core as mx
+
+    if not dead:
+        return list(pairs)
+    more = [(0, dead), (0, 0), (0, 0), (0, 0)]
+    return [(mx.pad(keys, more), mx.pad(values, more)) for keys, values in pairs]
 
 
 def _lengthen(x: Any, positions: int) -> Any:

@@ -22,6 +22,7 @@ from engines.executor.thread import MlxExecutor
 from engines.executor.workload import EVICTED
 from engines.stt.mlx_whisper_batch import DecodeBatch, Row
 from engines.stt.mlx_whisper_model import Keys, WhisperModel, window_frames
+from engines.stt.mlx_whisper_warm import warm
 from engines.stt.plausible import audible, verdict
 from engines.stt.utterance import Job, Outcome
 from engines.stt.whisper_decoder import MIN_SAMPLES, RETRY, DecodeOptions, max_tokens
@@ -29,7 +30,6 @@ from streaming.jobs import INPUT_RATE_HZ, Priority
 
 _WORDS_PER_SECOND = 3
 """Tokens of brisk speech, for the estimate of how many quanta a clip needs."""
-_WARM_ROWS = (1, 2, 4, 8)
 
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +56,8 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class ClipLimits:
-    """``buckets`` are window lengths in mel frames of 10 ms, ascending, the last one the full window."""
+    """``buckets`` are window lengths in mel frames of 10 ms, ascending, the last one the full window. ``pad``: as
+    :class:`DecodeBatch` has it. ``warm_s`` bounds the warm-up."""
 
     buckets: Sequence[int]
     tokens_per_quantum: int
@@ -64,6 +65,8 @@ class ClipLimits:
     final: DecodeOptions
     partial: DecodeOptions
     partial_share: float
+    pad: bool | None = None
+    warm_s: float = 60.0
 
 
 @dataclass(eq=False, slots=True)
@@ -143,7 +146,7 @@ class WhisperClips:
         """Load, warm and attach; returns the languages the model knows."""
         self._executor.require_thread()
         model = WhisperModel(model_dir)
-        self._loaded = _Loaded(model, DecodeBatch(model))
+        self._loaded = _Loaded(model, DecodeBatch(model, pad=self._limits.pad))
         self._executor.attach(self)  # first, so that a failed warm-up is closed like everything else
         self._warm(self._loaded)
         return model.vocabulary.languages
@@ -314,23 +317,9 @@ class WhisperClips:
         return window_frames(clip.pcm.size, clip.options.pad_frames, self._limits.buckets)
 
     def _warm(self, loaded: _Loaded) -> None:
-        """Encode in every bucket and decode in batches of several sizes, so that kernels are made before the first
-        call and the scheduler knows what each costs."""
-        heard: Keys = []
-        costs, rounds = self._executor.agenda.costs, 1 if loaded.model.on_cpu else 2
-        for frames in self._limits.buckets:
-            for _ in range(rounds):  # the first may have compiled, and says nothing of the next one's cost
-                began = self._executor.now()
-                heard = loaded.model.encode(np.zeros(INPUT_RATE_HZ, np.int16), frames)
-                costs.seed(self._encode, 1, frames, self._executor.now() - began)
-        prompt = loaded.model.prompt("en")
-        for rows in _WARM_ROWS:
-            if rows > self._limits.max_rows:
-                break
-            loaded.batch.join([Row(heard, prompt, 1) for _ in range(rows - len(loaded.batch))])
-            for _ in range(rounds):
-                began = self._executor.now()
-                loaded.batch.step()
-                seconds = self._executor.now() - began
-            costs.seed(self._transcribe, rows, 1, seconds * self._limits.tokens_per_quantum)
-        loaded.batch.reset()
+        costs, windows, rows = self._executor.agenda.costs, self._limits.buckets, self._limits.max_rows
+        for timed in warm(loaded.model, loaded.batch, self._executor.now, windows, rows, self._limits.warm_s):
+            if timed.step == "encode":
+                costs.seed(self._encode, 1, timed.frames, timed.seconds)
+            else:
+                costs.seed(self._transcribe, timed.rows, 1, timed.seconds * self._limits.tokens_per_quantum)

@@ -71,7 +71,7 @@ class WhisperModel:
         from mlx_whisper.audio import log_mel_spectrogram
 
         heard = pcm[: frames * FRAME_SAMPLES].astype(np.float32) / 32768.0
-        mel = log_mel_spectrogram(heard, self.dims.n_mels, padding=frames * FRAME_SAMPLES - heard.size)
+        mel = log_mel_spectrogram(np.pad(heard, (0, frames * FRAME_SAMPLES - heard.size)), self.dims.n_mels)
         # Like the windows of 30 s that Whisper knows best from other engines: nothing, not silence, after the clip.
         used = min(frames, -(-heard.size // FRAME_SAMPLES))
         within = mx.arange(frames)[:, None] < used

@@ -75,6 +75,11 @@ def recorded() -> Iterator[Kernels]:
             restore()
 
 
+def told(kernels: set[Kernel]) -> str:
+    """One a line."""
+    return "\n".join(sorted(map(str, kernels)))
+
+
 def _is_array(value: Any) -> bool:
     return type(value).__module__.startswith("mlx.core") and hasattr(value, "shape")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streaming.jobs import Message, Priority
-from tests.engines.kernels import Kernel, recorded
+from tests.engines.kernels import recorded, told
 from tests.engines.llm.mlx_bench import SYSTEM, Bench, bench, said, user
 from tests.engines.tiny_llama import WORDS, needs_mlx
 
@@ -33,13 +33,9 @@ async def test_traffic_meets_no_kernel_and_no_shape_that_warm_up_has_not_run(che
             await _traffic(made, random.Random(seed))
     finally:
         await made.close()
-    assert _told(met.seen - warmed.seen) == ""
+    assert told(met.seen - warmed.seen) == ""
     names = {kernel[0] for kernel in met.seen}
     assert {"scaled_dot_product_attention", "contiguous", "categorical", "get", "set", "pad"} <= names
-
-
-def _told(kernels: set[Kernel]) -> str:
-    return "\n".join(sorted(map(str, kernels)))
 
 
 async def _traffic(b: Bench, chance: random.Random) -> None:
