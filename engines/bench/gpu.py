@@ -24,6 +24,7 @@ from typing import Any
 from engines.bench.neighbour import beside
 from engines.bench.real_engines import SHAPES, RealEngines, real_engines
 from engines.bench.real_load import Callers, RealTurn
+from engines.bench.stalls import Stall, in_words
 from engines.bench.turns import Talk
 from engines.bench.watched import POLICIES, Ledger
 from engines.executor.load import (
@@ -47,6 +48,7 @@ REHEARSED = (1, 2, 4, 8, 16)
 STORM_CALLS, STORM_EVERY_S, STORM_S = 24, 0.2, 15.0
 """Then turns that end others at any stage, so that what only happens when rows leave a running batch is compiled."""
 OTHERS = (1, 4, 16)
+MOST_STALLS = 20
 _MARGIN_S = 15.0
 
 Say = Callable[[str], None]
@@ -112,6 +114,7 @@ async def bench(options: Options, say: Say, write: Callable[[dict[str, Any]], No
                 "longest_quanta_ms": {f"{stage} {kind}": _ms(one.longest_s) for (stage, kind), one in longest.items()},
             }
             write(result)
+        result["stalls"] = [asdict(stall) for stall in engines.stalls.longest(MOST_STALLS)]
     result["took_s"] = round(time.monotonic() - began, 1)
     write(result)
     return result
@@ -297,6 +300,7 @@ def table(result: dict[str, Any], *, profile: bool) -> str:
     if profile:
         for level in result["levels"]:
             lines += ["", profile_in_words(level)]
+        lines += ["", in_words([Stall(**stall) for stall in result.get("stalls", [])])]
     return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from engines.bench.kokoro import REAL_SIZE
 from engines.bench.random_kokoro import RandomKokoro
 from engines.bench.random_llama import random_checkpoint
 from engines.bench.random_whisper import RandomWhisper, write_random_whisper
+from engines.bench.stalls import Stalls, watched
 from engines.bench.watched import Ledger, Watched
 from engines.executor.thread import MlxExecutor
 from engines.llm.mlx_lm import MlxLanguageModel
@@ -49,6 +50,8 @@ class RealEngines:
     started_s: dict[str, float]
     """What loading and warming took, by stage."""
     device: str
+    stalls: Stalls
+    """Since all were warm."""
 
     async def schedule_by(self, policy: str) -> None:
         """From now on, with what was learned of costs. Nothing must be running."""
@@ -100,7 +103,9 @@ async def real_engines(
                 began = time.monotonic()
             for workload in (stt._clips, llm._rows, tts._rows):
                 await executor.run(partial(_time_settling, executor, workload))
-            yield RealEngines(executor, stt, llm, tts, started, await executor.run(_device))
+            device = await executor.run(_device)
+            with watched(Stalls(lambda: executor.last_beat, executor.now)) as stalls:
+                yield RealEngines(executor, stt, llm, tts, started, device, stalls)
         finally:
             await stt.close()
             await llm.close()
