@@ -94,6 +94,9 @@ class TokenBatch(Protocol):
     def nbytes(self) -> int:
         """What the batch's own buffers hold."""
 
+    def nbytes_for(self, rows: int, tokens: int) -> int:
+        """What they would hold with so many rows in all, the longest of so many tokens; never less than now."""
+
     @property
     def token_nbytes(self) -> int:
         """What a token of a row takes; 0 until known."""

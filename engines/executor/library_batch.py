@@ -38,6 +38,9 @@ class LibraryBatch:
     def nbytes(self) -> int:
         return sum(layer.nbytes for layer in self._decoding.prompt_cache) if self._decoding is not None else 0
 
+    def nbytes_for(self, rows: int, tokens: int) -> int:
+        return max(self.nbytes, rows * tokens * self._token_nbytes)
+
     @property
     def token_nbytes(self) -> int:
         return self._token_nbytes

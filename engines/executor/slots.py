@@ -86,6 +86,10 @@ class SlotBatch:
     def nbytes(self) -> int:
         return self.width * self._capacity * self.token_nbytes
 
+    def nbytes_for(self, rows: int, tokens: int) -> int:
+        width, capacity = max(self._width_for(rows), self.width), max(self._roomy(tokens + 1), self._capacity)
+        return width * capacity * self.token_nbytes
+
     @property
     def width(self) -> int:
         return len(self._seats)

@@ -4,6 +4,7 @@ once, and how much of each history was cut."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -20,6 +21,23 @@ _SHARED_BYTES_PART = 8
 """Shared prefixes take at most one part in so many of the bytes for KV caches."""
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLimits:
+    """``speech_reserve_s``: what the first clause's speech needs of the time until the first-audio deadline.
+    ``max_kv_bytes`` bounds all KV caches; by default a quarter of a GPU's memory, 2 GiB on a CPU. ``warm_s`` bounds the
+    warm-up; by default it is short on a CPU, where no shape has to be compiled. ``pad``: as
+    :class:`engines.executor.slots.SlotBatch` has it."""
+
+    max_context_tokens: int
+    max_generations: int
+    prefill_chunk_tokens: int
+    max_kv_bytes: int | None
+    max_kept_calls: int
+    warm_s: float | None
+    speech_reserve_s: float
+    pad: bool | None = None
 
 
 class Contexts:

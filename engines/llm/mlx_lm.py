@@ -13,7 +13,8 @@ import structlog
 
 from engines.executor.tenancy import Tenancy
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
-from engines.llm.mlx_rows import Load, Rows, RowsLimits, load_checkpoint
+from engines.llm.mlx_contexts import RowsLimits
+from engines.llm.mlx_rows import Load, Rows, load_checkpoint
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed
 
 _log = structlog.get_logger(__name__)

@@ -22,7 +22,7 @@ from engines.executor.policy import Choice, Key, Kind
 from engines.executor.thread import MlxExecutor
 from engines.executor.workload import EVICTED
 from engines.llm.history import ContextTooLongError
-from engines.llm.mlx_contexts import Contexts
+from engines.llm.mlx_contexts import Contexts, RowsLimits
 from engines.llm.mlx_warm import Extent, warm
 from engines.llm.mlx_words import Words
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
@@ -49,23 +49,6 @@ def load_checkpoint(folder: Path) -> tuple[Any, Any]:
 
     model, tokenizer = load(str(folder))
     return model, tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class RowsLimits:
-    """``speech_reserve_s``: what the first clause's speech needs of the time until the first-audio deadline.
-    ``max_kv_bytes`` bounds all KV caches; by default a quarter of a GPU's memory, 2 GiB on a CPU. ``warm_s`` bounds the
-    warm-up; by default it is short on a CPU, where no shape has to be compiled. ``pad``: as
-    :class:`engines.executor.slots.SlotBatch` has it."""
-
-    max_context_tokens: int
-    max_generations: int
-    prefill_chunk_tokens: int
-    max_kv_bytes: int | None
-    max_kept_calls: int
-    warm_s: float | None
-    speech_reserve_s: float
-    pad: bool | None = None
 
 
 @dataclass(slots=True)
@@ -295,8 +278,13 @@ class Rows:
         tokens = loaded.contexts.fit(request.call, request.messages)
         if not tokens:
             raise ValueError("the template makes no prompt of these messages")
-        in_use = loaded.batch.nbytes + sum(one.prompt.cache.nbytes for one in self._rows.values() if one.prompt)
-        if not loaded.contexts.make_room((len(tokens) + request.max_tokens) * loaded.batch.token_nbytes, in_use):
+        row.prompt_tokens = len(tokens)
+        begun = [one for one in self._rows.values() if one.prompt is not None or one.uid is not None]
+        # The batch's rows all have the room of the longest.
+        longest = max(one.prompt_tokens + one.request.max_tokens for one in [*begun, row])
+        in_use = loaded.batch.nbytes_for(len(begun) + 1, longest)
+        in_use += sum(one.prompt.cache.nbytes for one in begun if one.prompt is not None)
+        if not loaded.contexts.make_room(len(tokens) * loaded.batch.token_nbytes, in_use):
             self._refused_for_memory += 1
             self._fail(row, "overloaded", "no memory is left for another context")
             return
@@ -308,7 +296,6 @@ class Rows:
         prefix = loaded.contexts.system_prefix(request.messages, tokens)
         cache = loaded.contexts.cache_for(request.call, tokens, prefix, [one for one in beside if one is not None])
         row.shared_tokens = len(prefix) if len(cache.tokens) < len(prefix) else 0
-        row.prompt_tokens = len(tokens)
         row.prefilled_tokens = len(tokens) - len(cache.tokens)
         row.detokenizer = loaded.words.detokenizer()
         row.prompt = Prompt(cache, tokens[len(cache.tokens) :])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streaming.jobs import Generate, Message, Priority
-from tests.engines.llm.mlx_bench import ASK, PLAIN, SYSTEM, SYSTEM_TOKENS, Bench, Reply, bench, said, user
+from engines.executor.policy import Choice
+from streaming.jobs import Generate, GenerationDone, Message, Priority
+from tests.engines.llm.mlx_bench import ASK, PLAIN, SYSTEM, SYSTEM_TOKENS, TOKEN_BYTES, Bench, Reply, bench, said, user
 from tests.engines.tiny_llama import WORDS, needs_mlx
 
 pytestmark = needs_mlx
@@ -44,6 +45,29 @@ async def test_too_many_generations_are_refused_at_once(endless_checkpoint: Path
         assert (await refused.end()).code == "overloaded"
         made.model.cancel("a", running[0][0])
         await made.answer([user("ma")], "c")
+    finally:
+        await made.close()
+
+
+async def test_a_long_row_makes_room_for_all_of_them_within_the_memory_for_it(endless_checkpoint: Path) -> None:
+    """All rows of the batch have the room of the longest: what a row more takes is not only its own tokens."""
+    most_bytes = 4096 * TOKEN_BYTES
+    made = await bench(endless_checkpoint, max_kv_bytes=most_bytes, max_context_tokens=2048, max_generations=32)
+    try:
+        held: list[int] = []
+        real = made.rows.quantum
+
+        def quantum(choice: Choice) -> None:
+            real(choice)
+            held.append(made.rows._loaded.batch.nbytes)
+
+        made.rows.quantum = quantum
+        replies = [made.ask([user(*WORDS * 8)], "long", max_tokens=50)[1]]
+        replies += [made.ask([user("ma")], f"c{n}", max_tokens=50)[1] for n in range(20)]
+        ended = [(await reply.end()).results[-1] for reply in replies]
+        assert 1 <= sum(isinstance(result, GenerationDone) for result in ended) < len(ended)
+        assert 0 < max(held) <= most_bytes
+        assert await made.executor.run(lambda: made.rows._loaded.batch.nbytes) == 0
     finally:
         await made.close()
 
