@@ -19,7 +19,7 @@ from engines.fetch import cache_folder
 
 SIZES = {
     "MLX_ENABLE_CACHE_THRASHING_CHECK": "0",
-    "MLX_CUDA_CONV_CACHE_SIZE": "8192",  # every bucket of speech synthesis has dozens of convolutions; the default is 128
+    "MLX_CUDA_CONV_CACHE_SIZE": "8192",  # the default is 128, and each bucket of speech has dozens of convolutions
     "MLX_CUDA_SDPA_CACHE_SIZE": "2048",
     "MLX_CUDA_FFT_CACHE_SIZE": "1024",
     "MLX_CUDA_GRAPH_CACHE_SIZE": "2000",

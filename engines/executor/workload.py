@@ -76,7 +76,7 @@ class Snapshot:
     clear_cache_holds_given_up: int = 0
     quanta: Mapping[str, QuantaOfKind] = field(default_factory=dict)
     """By kind of all workloads."""
-    between: QuantaOfKind = QuantaOfKind()
+    between: QuantaOfKind = field(default_factory=QuantaOfKind)
     """The thread's stretches of work outside of quanta."""
     workloads: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 

@@ -1,8 +1,8 @@
 """Warming a batch: every kernel and every shape it will be asked for is run before a call waits for it, and timed.
 
 A new kernel costs seconds on CUDA and a new shape up to a second; on a CPU neither is worth the time. So a batch that
-rounds its shapes up to a few (a GPU's) lives through all of them, the shortest contexts first, and through a turnover of
-rows; one on a CPU runs a few buckets, to know their costs. Both within a budget: what it leaves out is logged.
+rounds its shapes up to a few (a GPU's) lives through all of them, the shortest contexts first, and through a turnover
+of rows; one on a CPU runs a few buckets, to know their costs. Both within a budget: what it leaves out is logged.
 """
 
 from __future__ import annotations

@@ -38,8 +38,9 @@ class MlxWhisper:
     ``final_pad_s`` and ``partial_pad_s`` are how much nothing follows the speech in its window: with too little of it
     Whisper repeats itself, which is what ``repetition_penalty`` is against, for partials. At most half of ``max_jobs``
     are partials, and while there is other work their windows take at most ``partial_share`` of the thread's time; what
-    is beyond that is left out. ``pad`` is :class:`engines.stt.mlx_whisper_batch.DecodeBatch`'s. Failure codes: ``decode_failed``, ``unsupported_language``, ``overloaded``,
-    ``engine_error``, ``executor_dead``, ``executor_closed``.
+    is beyond that is left out. ``pad``: as :class:`engines.stt.mlx_whisper_batch.DecodeBatch` has it; ``warm_s`` bounds
+    the warm-up. Failure codes: ``decode_failed``, ``unsupported_language``, ``overloaded``, ``engine_error``,
+    ``executor_dead``, ``executor_closed``.
     """
 
     def __init__(
