@@ -209,11 +209,9 @@ def _in_time(waits: Sequence[float], total: Grade, spoken_s: float) -> bool:
 
 def _stages(turns: Sequence[RealTurn]) -> dict[str, int]:
     """Medians since the end-of-turn decision."""
-    names = {"transcript": "heard_at", "first_token": "first_token_at", "first_clause": "first_clause_at"}
-    names["first_audio"] = "first_audio_at"
     medians = {}
-    for name, attribute in names.items():
-        times = [at - turn.at for turn in turns if (at := getattr(turn, attribute)) is not None]
+    for name in ("transcript", "first_token", "first_clause", "first_audio"):
+        times = [at - turn.at for turn in turns if (at := getattr(turn, f"{name}_at")) is not None]
         medians[name] = round(statistics.median(times) * 1000) if times else 0
     return medians
 

@@ -63,7 +63,7 @@ class RealTurn(Turn):
 
     epoch: int
     begun_at: float = 0.0
-    heard_at: float | None = None
+    transcript_at: float | None = None
     first_token_at: float | None = None
     first_clause_at: float | None = None
     text: str = ""
@@ -202,7 +202,7 @@ class Callers:
         assert call.stream is not None
         call.stream.close()
         call.stream = None
-        now = turn.heard_at = self._loop.time()
+        now = turn.transcript_at = self._loop.time()
         said = " ".join(word(self._chance.randrange(_FIRST_WORD, _WORDS)) for _ in range(SAID_WORDS))
         call.messages.append(Message("user", said))
         while len(call.messages) > HISTORY_MESSAGES:
@@ -309,7 +309,7 @@ class Callers:
             call.stream = None
         self._engines.llm.cancel(call.name, turn.epoch)
         self._engines.tts.cancel(call.name, turn.epoch)
-        if turn.heard_at is not None and not turn.written:
+        if turn.transcript_at is not None and not turn.written:
             call.messages.append(Message("assistant", turn.text.strip()))
         self._close(call, turn)
 
