@@ -156,6 +156,7 @@ class Rows:
                 max_bytes=max_bytes,
             ),
             limits.warm_s if limits.warm_s is not None else _WARM_CPU_S if on_cpu else _WARM_GPU_S,
+            compiles=not on_cpu,
         ):
             self._executor.agenda.costs.seed(kinds[timed.step], timed.batch, timed.length, timed.seconds)
 

@@ -52,16 +52,25 @@ class Extent:
 
 
 def warm(
-    batch: TokenBatch, tokens: Sequence[int], clock: Callable[[], float], extent: Extent, budget_s: float
+    batch: TokenBatch,
+    tokens: Sequence[int],
+    clock: Callable[[], float],
+    extent: Extent,
+    budget_s: float,
+    *,
+    compiles: bool,
 ) -> list[Timed]:
     """Run prefill and decode in growing buckets until they are all run, they get too long or the time is spent.
-    ``tokens`` are repeated to the lengths wanted. The smallest shapes are run in any case."""
+    ``tokens`` are repeated to the lengths wanted. The smallest shapes are run in any case. ``compiles``: kernels are
+    made at first use, as on a GPU."""
     end = clock() + budget_s
     if batch.padded:
         timed = list(_Shapes(batch, tokens, clock, extent, end).run())
     else:
         timed = list(_prefills(batch, tokens, clock, extent, end))
         timed += _steps(batch, tokens, clock, extent.max_rows, end)
+        if compiles:
+            Turnover(batch, tokens, extent.max_rows).live()
     while len(batch):
         batch.step()
     batch.tidy()

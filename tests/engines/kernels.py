@@ -28,6 +28,7 @@ SHAPED = {
 """Planned for the shapes of what they get; all else for types and numbers of axes."""
 LEFT_OUT = {
     *("eval", "async_eval", "array", "synchronize", "stop_gradient", "depends"),
+    *("get_active_memory", "get_cache_memory", "clear_cache", "clear_streams", "device_info", "default_device"),
     *("zeros", "ones", "full", "arange", "zeros_like", "ones_like"),
     *("reshape", "transpose", "swapaxes", "expand_dims", "squeeze", "broadcast_to", "flatten", "unflatten"),
 }
@@ -36,17 +37,23 @@ LEFT_OUT = {
 
 class Kernels:
     def __init__(self) -> None:
-        self.seen: set[Kernel] = set()
+        self._seen: set[Kernel] = set()
+
+    def take(self) -> set[Kernel]:
+        """What was asked for since the last time."""
+        seen, self._seen = self._seen, set()
+        return seen
 
     def note(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         describe = _shape if name in SHAPED else _kind
         named = tuple((key, describe(value)) for key, value in sorted(options.items()))
-        self.seen.add((name, *(describe(value) for value in arguments), *named))
+        self._seen.add((name, *(describe(value) for value in arguments), *named))
 
 
 @contextmanager
 def recorded() -> Iterator[Kernels]:
-    """Everything that is asked of MLX inside, on any thread."""
+    """Everything that is asked of MLX inside, on any thread. One around loading, warming and traffic: what a module
+    keeps of MLX when it is loaded stays wrapped."""
     import mlx.core as mx
 
     kernels = Kernels()

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from engines.executor.library_batch import LibraryBatch
+from engines.executor.prefill import PADDED_ROWS, _alike, _cut, fits, padded_tokens
+from engines.executor.rows_kv import power_of_two
+from engines.executor.slots import SlotBatch
+from engines.executor.thread import MlxExecutor
+from engines.llm.mlx_turnover import Turnover
+from engines.llm.mlx_warm import Extent, warm
 from streaming.jobs import Message, Priority
 from tests.engines.kernels import recorded, told
 from tests.engines.llm.mlx_bench import SYSTEM, Bench, bench, said, user
@@ -18,6 +27,14 @@ pytestmark = needs_mlx
 CONTEXT = 700
 
 
+@pytest.fixture
+async def executor() -> AsyncIterator[MlxExecutor]:
+    made = MlxExecutor()
+    await made.start()
+    yield made
+    await made.close()
+
+
 async def _padded(checkpoint: Path) -> Bench:
     return await bench(
         checkpoint, max_context_tokens=CONTEXT, prefill_chunk_tokens=64, max_generations=8, pad=True, warm_s=600.0
@@ -26,16 +43,72 @@ async def _padded(checkpoint: Path) -> Bench:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_traffic_meets_no_kernel_and_no_shape_that_warm_up_has_not_run(checkpoint: Path, seed: int) -> None:
-    with recorded() as warmed:
+    with recorded() as kernels:
         made = await _padded(checkpoint)
-    try:
-        with recorded() as met:
+        warmed = kernels.take()
+        try:
             await _traffic(made, random.Random(seed))
-    finally:
-        await made.close()
-    assert told(met.seen - warmed.seen) == ""
-    names = {kernel[0] for kernel in met.seen}
+            met = kernels.take()
+        finally:
+            await made.close()
+    assert told(met - warmed) == ""
+    names = {kernel[0] for kernel in met}
     assert {"scaled_dot_product_attention", "contiguous", "categorical", "get", "set", "pad"} <= names
+
+
+@pytest.mark.parametrize("kind", ["padded", "plain", "library"])
+async def test_a_turnover_leaves_an_empty_batch(executor: MlxExecutor, checkpoint: Path, kind: str) -> None:
+    def live() -> tuple[int, int]:
+        from mlx_lm.utils import load
+
+        model, _ = load(str(checkpoint))
+        batch = LibraryBatch(model, ()) if kind == "library" else SlotBatch(model, (), pad=kind == "padded")
+        for most in (1, 2, 8):
+            Turnover(batch, [5, 6, 7], most).live()
+        return len(batch), batch.nbytes
+
+    assert await executor.run(live) == (0, 0)
+
+
+async def test_a_spent_budget_leaves_out_the_longest_contexts(executor: MlxExecutor, checkpoint: Path) -> None:
+    """And only those, so that most calls still meet no stall."""
+
+    def lengths(budget_s: float) -> tuple[set[int], int]:
+        import mlx.core as mx
+        from mlx_lm.utils import load
+
+        model, _ = load(str(checkpoint))
+        ticks = itertools.count()
+        with recorded() as kernels:
+            timed = warm(
+                SlotBatch(model, (), pad=True),
+                [5, 6, 7],
+                lambda: float(next(ticks)),
+                Extent(4, 64, 8, 700, 2**30),
+                budget_s,
+                compiles=True,
+            )
+            seen = kernels.take()
+        mx.synchronize()
+        return {kernel[2][1][2] for kernel in seen if kernel[0] == "scaled_dot_product_attention"}, len(timed)
+
+    everything, _ = await executor.run(lambda: lengths(1e9))
+    least, timed = await executor.run(lambda: lengths(0.0))
+    assert everything == {256, 512, 768, 1024}
+    assert least == {256}
+    assert timed >= 3, "the cost of a step at each width is known in any case"
+
+
+def test_a_padded_pass_is_cut_to_what_was_warmed() -> None:
+    chance = random.Random(5)
+    for _ in range(500):
+        counts = [chance.choice([0, 1, 9, 40, 130, 300, 512]) for _ in range(chance.randint(1, 8))]
+        groups = _cut(_alike(counts), counts)
+        assert sorted(place for group in groups for place in group) == [n for n, count in enumerate(counts) if count]
+        for group in groups:
+            rows = power_of_two(len(group))
+            assert rows in PADDED_ROWS
+            assert fits(rows, padded_tokens(max(counts[place] for place in group)))
 
 
 async def _traffic(b: Bench, chance: random.Random) -> None:
