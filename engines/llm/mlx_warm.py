@@ -101,9 +101,8 @@ class _Shapes:
         lengths = fewest(extent.max_context_tokens + _REPLY_TOKENS)
         for at, length in enumerate(lengths):
             self._lengthen(length - _STEPS)
-            # What a chunk costs is learned where contexts usually are.
             for timed in self._prefills(length):
-                if at == min(1, len(lengths) - 1):
+                if at <= 1:  # the second length, where contexts usually are, is told in place of the first
                     yield timed
             for timed in self._decodes(length):
                 if at == 0:

@@ -33,7 +33,8 @@ class MlxKokoro:
 
     ``voices`` are offered, the first as the default (left out: the English ones that are there).
     ``id_buckets`` are lengths of text (phonemes and two), ``frame_buckets`` lengths of speech (25 ms each); every pair
-    of batch size and bucket is run once at the start, which takes about a second each on CUDA. Failure codes:
+    of batch size and bucket is run once at the start, which takes about a second each on CUDA, and for ``warm_s`` at
+    most (those of one segment in any case). Failure codes:
     ``unknown_voice``, ``unsupported_language``, ``not_started``, ``invalid_request``, ``overloaded``, ``bad_audio``,
     ``synthesis_failed``, ``executor_dead``, ``executor_closed``.
     """
@@ -53,10 +54,12 @@ class MlxKokoro:
         id_buckets: Sequence[int] = ID_BUCKETS,
         frame_buckets: Sequence[int] = FRAME_BUCKETS,
         warm: bool = True,
+        warm_s: float = 120.0,
     ) -> None:
         self._folders = (model_dir, lexicon_dir, g2p_dir)
         self._executor = executor
         self._warm = warm
+        self._warm_s = warm_s
         batches = tuple(size for size in (1, 2, 4, 8, 16, 32) if size < max_batch)
         self._buckets = Buckets(
             tuple(id_buckets),
@@ -84,10 +87,19 @@ class MlxKokoro:
                 raise EngineError("load_failed", f"no voice {names} in {model_dir / 'voices'}")
             text = await asyncio.to_thread(KokoroText.load, *self._folders, self._buckets.max_phonemes)
             await self._executor.run(partial(self._rows.load, model_dir, self._voices))
-            for shape in self._buckets.shapes() if self._warm else ():
-                # A run each: others' work goes on between two compilations.
-                await self._executor.run(partial(self._rows.warm, *shape))
+            if self._warm:
+                await self._warm_shapes()
         self._text = text
+
+    async def _warm_shapes(self) -> None:
+        """One segment alone of every length first: larger batches are what a spent budget leaves out."""
+        end = self._executor.now() + self._warm_s
+        for shape in sorted(self._buckets.shapes(), key=lambda shape: shape[1]):
+            if shape[1] > 1 and self._executor.now() >= end:
+                _log.warning("the time for warming is spent: larger batches of segments will stall once", rows=shape[1])
+                return
+            # A run each: others' work goes on between two compilations.
+            await self._executor.run(partial(self._rows.warm, *shape))
 
     async def close(self) -> None:
         """Cancel everything and free the weights; the executor goes on: its owner closes it."""

@@ -370,3 +370,13 @@ async def test_errors_at_the_start_say_what_is_missing(tmp_path: Path, folder: P
 async def test_only_the_thread_may_run_it(bench: Bench) -> None:
     with pytest.raises(WrongThreadError):
         bench.rows.quantum(Choice(bench.rows._encode(16), ()))
+
+
+async def test_a_spent_budget_leaves_out_larger_batches(folder: Path, executor: MlxExecutor) -> None:
+    await executor.run(lambda: write_tiny_kokoro(folder) and None)
+    tts = make(folder, executor, warm=True, max_batch=2, warm_s=0.0)
+    warmed: list[tuple[str, int, int]] = []
+    tts._rows.warm = lambda *shape: warmed.append(shape)  # type: ignore[method-assign]
+    await tts.start()
+    assert sorted(warmed) == [*(("encode", 1, ids) for ids in IDS), *(("speak", 1, frames) for frames in FRAMES)]
+    await tts.close()
