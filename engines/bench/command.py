@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,26 +67,55 @@ def gpu(
     shape: Annotated[ShapeName, typer.Option(help="Sizes of the models: 3b for a GPU, tiny for a CPU.")] = (
         ShapeName.llama_3b
     ),
-    calls: Annotated[str, typer.Option(help="The levels to climb, separated by commas.")] = "8,16,24,32,48,64",
+    calls: Annotated[
+        str, typer.Option(help="Calls at once, level by level, separated by commas.")
+    ] = "8,16,24,32,48,64",
     policies: Annotated[str, typer.Option(help="Of edf, fifo and lock.")] = "edf,fifo,lock",
     seconds: Annotated[float, typer.Option(help="Length of each level.", min=1.0)] = 30.0,
     seed: Annotated[int, typer.Option(help="Of the trace of turns, which is the same for every policy.")] = 1,
     phonemes: Annotated[str, typer.Option(help="Of a turn's two segments of speech.")] = "45,105",
     within: Annotated[float | None, typer.Option(help="Seconds that all of it may take.")] = None,
+    every_level: Annotated[
+        bool, typer.Option("--every-level", help="Climb on where too many calls fail, instead of giving up.")
+    ] = False,
+    neighbour: Annotated[
+        bool, typer.Option("--neighbour/--no-neighbour", help="Measure what a long reply costs other calls, too.")
+    ] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="A file, written after every level.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Where the thread's time goes, by kind.")] = False,
 ) -> None:
     """The executor against first in first out and a global lock, on the real thread with models of random weights."""
+    from engines.api import EngineError
     from engines.bench import gpu as bench
 
+    spoken = _numbers(phonemes, "--phonemes")
+    if len(spoken) != 2:
+        raise typer.BadParameter("two numbers, such as 45,105", param_hint="--phonemes")
     try:
-        first, second = bench.numbers(phonemes)
-        options = bench.Options(
-            shape.value, bench.numbers(calls), bench.names(policies), seconds, seed, (first, second), within
-        )
+        chosen = bench.names(policies)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    bench.run(options, json_file, profile=profile)
+        raise typer.BadParameter(f"{error}; there are: {', '.join(bench.POLICIES)}", param_hint="--policies") from error
+    options = bench.Options(
+        shape.value,
+        _numbers(calls, "--calls"),
+        chosen,
+        seconds,
+        seed,
+        (spoken[0], spoken[1]),
+        within,
+        neighbour,
+        every_level=every_level,
+    )
+    missing = [package for package in ("mlx", "mlx_lm", "mlx_whisper", "mlx_audio") if find_spec(package) is None]
+    if missing:
+        how = "make .venv/.installed-speech-mlx, or -cuda for an NVIDIA GPU"
+        typer.echo(f"error (missing_extra): this needs {', '.join(missing)}: {how}", err=True)
+        raise typer.Exit(1)
+    try:
+        bench.run(options, json_file, profile=profile)
+    except EngineError as error:
+        typer.echo(f"error ({error.code}): {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 def tts_readback(
@@ -106,6 +136,13 @@ def tts_readback(
         raise typer.BadParameter(str(error)) from error
     if failed:
         raise typer.Exit(1)
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"whole numbers separated by commas, not {text!r}", param_hint=option) from None
 
 
 def _fields(result: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from engines.bench import scheduler
+from engines.bench import command, scheduler
 from engines.bench.command import add_bench_commands
 from engines.executor.tables import TABLES
 
@@ -57,3 +57,27 @@ def test_check_counts_what_broke(app: typer.Typer, monkeypatch: pytest.MonkeyPat
     code, output = run(app, "--check", "2")
     assert code == 1
     assert "run 1: it starved" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--calls", "8,many"), "whole numbers separated by commas, not '8,many'"),
+        (("--phonemes", "45"), "two numbers, such as 45,105"),
+        (("--policies", "edf,lifo"), "no policy lifo; there are: edf, fifo, lock"),
+    ],
+)
+def test_a_wrong_option_of_the_gpu_bench_says_what_is_right(
+    app: typer.Typer, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(app, ["bench", "gpu", *arguments])
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_the_gpu_bench_says_what_it_lacks(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "mlx_whisper" else object())
+    result = CliRunner().invoke(app, ["bench", "gpu"])
+    assert result.exit_code == 1
+    assert "error (missing_extra): this needs mlx_whisper: make .venv/.installed-speech-mlx" in result.output
