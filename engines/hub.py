@@ -174,4 +174,5 @@ def _reaching(to: str) -> Iterator[Any]:
     except (EngineError, fetch.CancelledFetchError):
         raise
     except Exception as error:
-        raise EngineError("model_fetch_failed", f"cannot {to}: {error}") from error
+        place = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        raise EngineError("model_fetch_failed", f"cannot {to}: {error} (at {place})") from error

@@ -203,7 +203,9 @@ class OpenAiHttp:
             raise EngineError(code, f"{self.connection.base_url}: {error}") from error
         if not self.model and not listed:
             await self.close()
-            raise EngineError("no_model", f"{self.connection.base_url} lists no models: name one")
+            raise EngineError(
+                "no_model", f"{self.connection.base_url} lists no models: name one (stt_model, llm_model, tts_model)"
+            )
         if self.model and listed and self.model not in listed:
             _log.warning("the server does not list this model", model=self.model)
         self.model = self.model or listed[0]
@@ -408,10 +410,13 @@ def _headers(connection: Connection) -> dict[str, str]:
     return headers
 
 
+_HINTS = {"OPENAI_API_KEY": ": set it, or give the URL of a server of your own (stt_url, llm_url, tts_url)"}
+
+
 def _secret(variable: str) -> str:
     value = os.environ.get(variable, "").strip()
     if not value:
-        raise EngineError("no_api_key", f"the environment variable {variable} is not set")
+        raise EngineError("no_api_key", f"the environment variable {variable} is not set{_HINTS.get(variable, '')}")
     if not (value.isascii() and value.isprintable()):
         raise EngineError("no_api_key", f"the environment variable {variable} holds no key")
     return value

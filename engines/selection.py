@@ -115,7 +115,8 @@ def _with_options(spec: BackendSpec, options: Mapping[str, object], *, named: bo
     """``named``: its model was chosen, too."""
     if spec.takes != "name":
         takers = ", ".join({other.family: 0 for other in BACKENDS.values() if other.takes == "name"})
-        raise EngineError("bad_options", f"the backend {spec.name!r} takes no {', '.join(options)}; these do: {takers}")
+        message = f"the backend {spec.name!r} takes no {', '.join(options)}; these do: {takers}"
+        raise EngineError("bad_options", f"{message} (to be named for {spec.kind})")
     merged = {**spec.options, **options}
     if "base_url" in options and "api_key_env" not in options:
         merged["api_key_env"] = ""  # the key of one service is not for another
