@@ -59,31 +59,38 @@ def _options(
 
 def serve(
     config: ConfigFile = None,
-    preset: Annotated[str | None, typer.Option(help="Which set of engines answers.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Which engines answer: embedded, mlx-cpu, mac, cuda, cloud or null.")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
     stt: Annotated[
-        str | None, typer.Option(help="Speech-to-text in the preset's place: backends, comma-separated.")
+        str | None,
+        typer.Option(help="Speech-to-text backends, comma-separated: the first serves, the others stand in."),
     ] = None,
     stt_model: Annotated[
-        str | None, typer.Option(help="Its model: a name, a folder, or owner/name[@revision].")
+        str | None, typer.Option(help="Model of the first of them: a name, a folder, or owner/name[@revision].")
     ] = None,
-    stt_url: Annotated[str | None, typer.Option(help="Where its openai-compatible server is.")] = None,
-    llm: Annotated[str | None, typer.Option(help="The language model, as --stt.")] = None,
+    stt_url: Annotated[
+        str | None, typer.Option(help="Server of an openai-compatible one, such as http://127.0.0.1:8000/v1.")
+    ] = None,
+    llm: Annotated[str | None, typer.Option(help="Language model backends, as --stt.")] = None,
     llm_model: Annotated[str | None, typer.Option(help="Its model, as --stt-model.")] = None,
     llm_url: Annotated[str | None, typer.Option(help="Its server, as --stt-url.")] = None,
-    tts: Annotated[str | None, typer.Option(help="Text-to-speech, as --stt.")] = None,
+    tts: Annotated[str | None, typer.Option(help="Text-to-speech backends, as --stt.")] = None,
     tts_model: Annotated[str | None, typer.Option(help="Its model, as --stt-model.")] = None,
     tts_url: Annotated[str | None, typer.Option(help="Its server, as --stt-url.")] = None,
     hosts: Annotated[
-        bool | None, typer.Option("--hosts/--no-hosts", help="Models in child processes, or in this.")
+        bool | None, typer.Option("--hosts/--no-hosts", help="Models in child processes, or in the gateway's own.")
     ] = None,
-    max_calls: Annotated[int | None, typer.Option(help="Calls at once.")] = None,
-    drain_s: Annotated[float | None, typer.Option(help="How long calls may go on after SIGTERM.")] = None,
+    max_calls: Annotated[int | None, typer.Option(help="Calls at once; without it, 8 a core.")] = None,
+    drain_s: Annotated[float | None, typer.Option(help="Seconds that calls may go on after SIGTERM.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM private key.")] = None,
     allowed_origins: Annotated[str | None, typer.Option(help="Web origins that may call, comma-separated.")] = None,
-    trusted_proxies: Annotated[str | None, typer.Option(help="Proxies in front, comma-separated.")] = None,
+    trusted_proxies: Annotated[
+        str | None, typer.Option(help="Addresses or networks of proxies in front, comma-separated.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_json: Annotated[bool | None, typer.Option("--log-json/--no-log-json", help="One JSON object a line.")] = None,
 ) -> None:
@@ -121,7 +128,7 @@ def doctor(
     port: Annotated[int | None, typer.Option(help="The port that must be free.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Try what would run on this machine. Exit code 0 if the chosen preset would."""
+    """Try what would run on this machine. Exit code 0 if what the file and the environment choose would."""
     import json
 
     from gateway.doctor import examine, lines

@@ -24,6 +24,7 @@ class Diagnosis:
     memory: memory.Reading
     port: str
     """Empty: it can be listened on."""
+    address: str
     mlx: dict[str, Any]
     backends: list[BackendCheck]
     weights: list[WeightsReport]
@@ -74,6 +75,7 @@ def examine(settings: Settings, *, checkup: Checkup | None = None) -> Diagnosis:
         machine=_machine(),
         memory=reading,
         port=_port(settings),
+        address=f"{settings.host}:{settings.port}",
         mlx=run_probe({"mlx": True}, own.python("mlx")),
         backends=check.try_backends(backends.values()),
         weights=[report(weights) for weights in _all_weights(chosen)],
@@ -91,7 +93,7 @@ def lines(found: Diagnosis) -> list[str]:
         f"machine   {system}, {machine['cores']} cores, Python {machine['python']}",
         f"memory    {_available(reading)}{pressure}",
         f"models    {machine['models']}",
-        f"port      {found.port or 'free'}",
+        f"port      {found.port or f'{found.address} is free'}",
         f"mlx       {_mlx(found.mlx)}",
         "",
         "backends",

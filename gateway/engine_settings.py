@@ -48,7 +48,9 @@ class EngineSettings(BaseModel):
     stt: Names = Field(
         default=(), description="speech-to-text: backends, the first serves, the others stand in; empty: the preset's"
     )
-    stt_model: str = Field(default="", description="its model: a name, a folder, or owner/name[@revision] of a hub")
+    stt_model: str = Field(
+        default="", description="the first one's model: a name, a folder, or owner/name[@revision] of a hub"
+    )
     stt_url: ServerUrl = Field(
         default="", description="where an openai-compatible server is, such as http://127.0.0.1:8000/v1"
     )

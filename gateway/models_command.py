@@ -18,6 +18,8 @@ def add_models_commands(app: typer.Typer) -> None:
 
 def list_models(as_json: Annotated[bool, typer.Option("--json", help="One JSON array.")] = False) -> None:
     """List every model: state, size, memory it needs, what pins it, its licence, which backends use it."""
+    from engines.fetch import cache_folder
+
     rows = table()
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -26,13 +28,16 @@ def list_models(as_json: Annotated[bool, typer.Option("--json", help="One JSON a
     for row in map(_texts, rows):
         start = "  ".join(row[name].ljust(width) for name, width in widths.items())
         typer.echo(f"{start}  {row['pinned']}; {row['licence']}; {row['backends']}")
+    typer.echo(f"They are kept under {cache_folder()} (OFFHOOK_CACHE); `models fetch NAME` prints a model's folder.")
 
 
 def fetch_models(
-    names: Annotated[list[str] | None, typer.Argument(help="Models, backends, or owner/name[@revision].")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Models, backends (models list has both), or owner/name[@revision].")
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="All that a preset needs, what stands in included.")] = None,
 ) -> None:
-    """Fetch models, with progress."""
+    """Fetch what is not here, with progress, and print each folder."""
     from engines import fetch
     from engines.api import EngineError
     from engines.weights import ensure

@@ -39,7 +39,7 @@ def offhook(*arguments: str) -> Any:
     return CliRunner().invoke(application(), ["models", *arguments])
 
 
-def test_the_list() -> None:
+def test_the_list(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(offhook("list", "--json").output)}
     assert rows["whisper-tiny.en"]["backends"] == ["faster-whisper-tiny.en"]
     assert rows["kokoro-82m-mlx"]["pinned"] == "commit a71e4d38b236"
@@ -47,7 +47,8 @@ def test_the_list() -> None:
     assert rows["misaki-en"]["memory_mb"] == 0
     assert {row["state"] for row in rows.values()} == {"missing"}
     text = offhook("list").output
-    assert len(text.splitlines()) == len(rows)
+    assert len(text.splitlines()) == len(rows) + 1
+    assert str(tmp_path) in text.splitlines()[-1]
     assert "commit 7f0dc925e0d0; Llama 3.2 Community License; llama-3.2-3b-mlx" in text
 
 
