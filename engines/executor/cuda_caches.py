@@ -45,8 +45,16 @@ def keep_kernels(mx: Any, environ: MutableMapping[str, str] = os.environ) -> Pat
     folder = cache_folder(environ) / "mlx-kernels" / f"{importlib.metadata.version('mlx')}-{architecture}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _drop_unfinished(folder)
     except OSError as error:
         _log.warning("kernels are not kept for the next start", folder=str(folder), error=str(error))
         return None
     environ[KERNELS] = str(folder)
     return folder
+
+
+def _drop_unfinished(folder: Path) -> None:
+    """What a process that was killed left half written would fail every later start. The source is written last."""
+    for kernel in folder.rglob("*.ptx"):
+        if not kernel.with_suffix(".cu").exists():
+            kernel.unlink(missing_ok=True)

@@ -106,6 +106,8 @@ class DecodeBatch:
             _stacked([[_lengthen(side, most) for side in row.heard[layer]] for row in padded])
             for layer in range(len(rows[0].heard))
         ]
+        if self.pad:  # cuDNN plans for strides too, and one row that needed no padding is as its encoder left it
+            heard = [(mx.contiguous(keys), mx.contiguous(values)) for keys, values in heard]
         own: list[tuple[Any, Any]] = []
 
         def keep(layer: int, keys: Any, values: Any) -> tuple[Any, Any]:

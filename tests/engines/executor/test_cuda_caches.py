@@ -39,6 +39,15 @@ def test_kernels_are_kept_by_version_and_architecture(tmp_path: Path) -> None:
     assert cuda_caches.keep_kernels(mlx(), environ) is None, "set already"
 
 
+def test_a_kernel_left_half_written_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "mlx-kernels" / "1.2.3-sm_90"
+    (folder / "a-long-name").mkdir(parents=True)
+    for name in ("whole.ptx", "whole.cu", "half.ptx", "a-long-name/half.ptx"):
+        (folder / name).write_text("kernel")
+    cuda_caches.keep_kernels(mlx(), {"OFFHOOK_CACHE": str(tmp_path)})
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["whole.cu", "whole.ptx"]
+
+
 def test_without_cuda_nothing_is_kept(tmp_path: Path) -> None:
     environ = {"OFFHOOK_CACHE": str(tmp_path)}
     assert cuda_caches.keep_kernels(mlx(cuda=False), environ) is None
