@@ -52,6 +52,9 @@ async def test_a_quantum_far_beyond_its_learned_bound_turns_health_red_and_back(
         leave.wait(20)
         workload._drop(choice)
 
+    def pass_a_second() -> None:
+        now[0] += 1.0
+
     workload.quantum = hang  # type: ignore[method-assign]
     executor.post(partial(workload.insert, 1, SPEAK, Priority.PLAYOUT))
     await asyncio.to_thread(entered.wait, 20)
@@ -63,7 +66,7 @@ async def test_a_quantum_far_beyond_its_learned_bound_turns_health_red_and_back(
     troubles.append(executor.trouble)
     assert [bool(trouble) for trouble in troubles] == [False, True, False]
     assert "speak" in troubles[1]
-    now[0] += 1.0
+    await executor.run(pass_a_second)  # inside a quantum: between two of them it would be an overrun of its own
     await executor.run(lambda: None)
     assert executor.snapshot.overruns == 1
     await executor.close()
