@@ -87,6 +87,7 @@ def gpu(
     """The executor against first in first out and a global lock, on the real thread with models of random weights."""
     from engines.api import EngineError
     from engines.bench import gpu as bench
+    from engines.bench.watched import POLICIES
 
     spoken = _numbers(phonemes, "--phonemes")
     if len(spoken) != 2:
@@ -94,7 +95,7 @@ def gpu(
     try:
         chosen = bench.names(policies)
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; there are: {', '.join(bench.POLICIES)}", param_hint="--policies") from error
+        raise typer.BadParameter(f"{error}; there are: {', '.join(POLICIES)}", param_hint="--policies") from error
     options = bench.Options(
         shape.value,
         _numbers(calls, "--calls"),
