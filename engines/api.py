@@ -167,6 +167,8 @@ class EngineHealth:
     takes_calls: bool = True
     """False when a stage has nobody to do it: a new call could hear nothing but apologies."""
     hosts: Mapping[str, HostHealth] = field(default_factory=lambda: MappingProxyType({}))
+    failed_requests: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    """By stage and backend, where another stands behind it: what it failed, which a caller need not have noticed."""
 
 
 HEALTHY = EngineHealth(healthy=True)

@@ -61,6 +61,8 @@ class Link(Generic[E]):
         """Requests that wait for it to be loaded."""
         self.logged: set[str] = set()
         """Codes of failures that were logged since it last served."""
+        self.failed_requests = 0
+        """All that it failed, whoever served them then."""
         self._users = 0
         self._used_at = 0.0
         self._make = make
@@ -204,6 +206,7 @@ class Chain(Generic[E]):
         """A request failed there. Returns whether another may be asked."""
         if code in HOPELESS:
             return False
+        link.failed_requests += 1
         if code not in NOT_ITS_FAULT:
             link.failed()
         if code not in link.logged:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -172,6 +172,7 @@ class _Stage:
     engine: Any
     start: Callable[[], Awaitable[None]]
     serving: Callable[[], list[Engine | None]]
+    chain: Chain[Any] | None = None
 
 
 class _Opener:
@@ -213,7 +214,7 @@ class _Opener:
             self._memory.may_unload(link)
         chain: Chain[Any] = Chain(kind, links)
         engine = _FALLBACKS[kind](chain)
-        return _Stage(engine, engine.start, lambda: [link.engine for link in links])
+        return _Stage(engine, engine.start, lambda: [link.engine for link in links], chain)
 
     async def _open(self, spec: BackendSpec) -> Engine:
         spec = self._measured(spec)
@@ -260,13 +261,14 @@ _FALLBACKS: dict[Kind, Callable[[Chain[Any]], Any]] = {
 }
 
 
-def _health(place: Place | None, stages: Iterable[_Stage]) -> EngineHealth:
-    """The place's own, and whether each stage has somebody to do it."""
+def _health(place: Place | None, stages: Collection[_Stage]) -> EngineHealth:
+    """The place's own, whether each stage has somebody to do it, and what the chains' backends failed."""
     ask: Callable[[], EngineHealth] | None = getattr(place, "health", None)
     health = HEALTHY if ask is None else ask()
-    if all(any(engine is None or getattr(engine, "available", True) for engine in s.serving()) for s in stages):
-        return health if health.takes_calls else replace(health, takes_calls=True)
-    return replace(health, takes_calls=False)
+    served = [any(engine is None or getattr(engine, "available", True) for engine in s.serving()) for s in stages]
+    chains = [stage.chain for stage in stages if stage.chain is not None]
+    failed = {(chain.stage, link.name): link.failed_requests for chain in chains for link in chain.links}
+    return replace(health, takes_calls=all(served), failed_requests=failed)
 
 
 @contextlib.asynccontextmanager

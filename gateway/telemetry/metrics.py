@@ -136,7 +136,14 @@ class _Engines(Collector):
             device.add_metric([name], host.device_bytes)
             memory.add_metric([name], host.memory_bytes)
             waiting.add_metric([name], host.waiting)
-        yield from (up, restarts, memory, device, waiting)
+        failed = CounterMetricFamily(
+            "offhook_backend_failures",
+            "Requests a backend failed where another stands behind it",
+            labels=["stage", "backend"],
+        )
+        for (stage, backend), count in health.failed_requests.items():
+            failed.add_metric([stage, backend], count)
+        yield from (up, restarts, memory, device, waiting, failed)
 
 
 async def measure_loop_lag(report: Callable[[float], None], *, every_s: float = 0.25) -> None:

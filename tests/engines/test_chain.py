@@ -79,6 +79,7 @@ async def test_only_the_first_is_loaded_until_it_fails() -> None:
     assert request.asked == ["first"]
     await asyncio.sleep(0.2)
     assert request.asked == ["first", "second"]
+    assert [link.failed_requests for link in chain.links] == [1, 0]
     request.attempt.finish()
     assert Request(chain).asked == ["second"]
     await chain.close()

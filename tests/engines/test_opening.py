@@ -358,6 +358,10 @@ async def test_whether_every_stage_has_somebody(chained: dict[str, BackendSpec])
     change(chained, "llm", host="cpu")
     async with open_engines(registry.find_lineup("fake"), place=Elsewhere()) as engines:
         assert engines.health().takes_calls, "another may be loaded"
+        assert {stage for stage, _ in engines.health().failed_requests} == {"llm"}, (
+            "only where another stands behind it"
+        )
+        assert set(engines.health().failed_requests.values()) == {0}
     change(chained, "tts", host="cpu")
     async with open_engines(registry.find_lineup("fake"), place=Elsewhere()) as engines:
         assert not engines.health().takes_calls
