@@ -302,12 +302,18 @@ def test_in_process_an_interpreter_for_the_hosts_that_is_not_there(monkeypatch: 
 def test_in_process_engines_in_a_host_are_served_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     hosted = dataclasses.replace(BACKENDS["scripted-tts"], host="cpu")
     monkeypatch.setitem(cast(dict[str, BackendSpec], BACKENDS), "scripted-tts", hosted)
-    children: list[int] = []
+    before = child_pids()  # other tests' libraries leave helpers behind (multiprocessing's resource tracker)
+    children: set[int] = set()
 
     def announce(_: str) -> None:
-        children.extend(int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split())
+        children.update(child_pids() - before)
         os.kill(os.getpid(), signal.SIGTERM)
 
     serve(Settings(preset="null", port=0), announce=announce)
-    assert len(children) == 1
-    assert not Path(f"/proc/{children[0]}").exists()
+    (host,) = children
+    assert not Path(f"/proc/{host}").exists()
+
+
+def child_pids() -> set[int]:
+    """Of the main thread, which starts the hosts."""
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()}
