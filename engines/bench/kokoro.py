@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -203,10 +204,10 @@ def main() -> None:
     arguments = parser.parse_args()
     result = asyncio.run(run(arguments.batch, arguments.phonemes, REAL_SIZE))
     if arguments.json:
-        print(json.dumps(result))  # noqa: T201
+        sys.stdout.write(json.dumps(result) + "\n")
         return
     for row in (*result["batches"], *result["library"]):
-        print("  ".join(f"{name} {value}" for name, value in row.items()))  # noqa: T201
+        sys.stdout.write("  ".join(f"{name} {value}" for name, value in row.items()) + "\n")
 
 
 if __name__ == "__main__":

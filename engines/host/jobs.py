@@ -44,7 +44,7 @@ class Job:
             return
         try:
             self._deliver(result)
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001 (one call's exception never reaches another's)
             _log.exception("a delivery failed")
 
     def fail(self, code: str, message: str) -> None:
