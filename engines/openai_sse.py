@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from engines.openai_http import ApiError, api_error, parse_json
+from engines.openai_errors import ApiError, api_error
+from engines.openai_http import parse_json
 from streaming.jobs import Usage
 
 MAX_LINE_BYTES = 128 * 1024

@@ -17,7 +17,9 @@ import httpx
 import structlog
 
 from engines.llm.history import ContextTooLongError, bounded
-from engines.openai_http import ApiError, Connection, ConnectionOptions, OpenAiHttp, Patience, blocks_of, read_bounded
+from engines.openai_connection import Connection, ConnectionOptions
+from engines.openai_errors import ApiError
+from engines.openai_http import OpenAiHttp, Patience, blocks_of, read_bounded
 from engines.openai_sse import ChatPiece, EventReader, WholeCharacters, chat_piece
 from engines.running import Running, RunningSet
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Token, Usage
@@ -132,7 +134,7 @@ class OpenAiLanguageModel:
         return len(self._running)
 
     def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
-        """Codes of a failure: :mod:`engines.openai_http`'s, ``not_started``, ``generation_failed``."""
+        """Codes of a failure: :mod:`engines.openai_errors`'s, ``not_started``, ``generation_failed``."""
 
         async def work(running: Running) -> None:
             await self._run(request, deliver, running)

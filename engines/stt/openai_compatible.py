@@ -18,15 +18,9 @@ import numpy as np
 import structlog
 
 from engines.api import EngineError, Pcm16
-from engines.openai_http import (
-    ApiError,
-    Connection,
-    ConnectionOptions,
-    OpenAiHttp,
-    Patience,
-    parse_json,
-    read_bounded,
-)
+from engines.openai_connection import Connection, ConnectionOptions
+from engines.openai_errors import ApiError
+from engines.openai_http import OpenAiHttp, Patience, parse_json, read_bounded
 from engines.running import Running, RunningSet
 from engines.stt.plausible import loops, without_loop
 from streaming.audio.level import quietest_dip, rms_dbfs
@@ -89,7 +83,7 @@ class OpenAiSpeechToText:
         await self._http.close()
 
     def open(self, request: OpenTranscription, deliver: Callable[[Transcript], None]) -> _Utterance:
-        """Codes of a failure: :mod:`engines.openai_http`'s, ``not_started``, ``unsupported_language``,
+        """Codes of a failure: :mod:`engines.openai_errors`'s, ``not_started``, ``unsupported_language``,
         ``decode_failed``."""
         utterance = _Utterance(request, deliver, self, self._open.discard)
         self._open.add(utterance)

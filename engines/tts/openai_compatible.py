@@ -10,7 +10,9 @@ from typing import Any, Literal, Unpack
 import structlog
 
 from engines.api import EngineError
-from engines.openai_http import ApiError, Connection, ConnectionOptions, OpenAiHttp, Patience, blocks_of
+from engines.openai_connection import Connection, ConnectionOptions
+from engines.openai_errors import ApiError
+from engines.openai_http import OpenAiHttp, Patience, blocks_of
 from engines.running import Running, RunningSet
 from engines.tts.streamed_pcm import BadStreamError, StreamedPcm
 from streaming.jobs import Synthesis, SynthesisChunk, SynthesisFailed, Synthesize
@@ -69,7 +71,7 @@ class OpenAiTextToSpeech:
         return len(self._running)
 
     def synthesize(self, request: Synthesize, deliver: Callable[[Synthesis], None]) -> None:
-        """Codes of a failure: :mod:`engines.openai_http`'s, ``unknown_voice``, ``bad_audio``, ``not_started``,
+        """Codes of a failure: :mod:`engines.openai_errors`'s, ``unknown_voice``, ``bad_audio``, ``not_started``,
         ``synthesis_failed``."""
 
         async def work(running: Running) -> None:
