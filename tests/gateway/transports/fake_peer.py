@@ -13,14 +13,26 @@ import numpy as np
 from starlette.applications import Starlette
 
 from engines.api import Pcm16
+from engines.llm.scripted import ScriptedLlm
+from engines.tts.scripted import ScriptedTts
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.settings import AgentSettings, Settings
 from gateway.state import Gateway
 from tests.gateway.call_rig import Engines
 from tests.gateway.realtime.checker import OrderChecker
 
 Event = dict[str, Any]
 FRAME_MS = 20
+LONG = "One two three four five six seven eight. Nine ten eleven twelve thirteen fourteen fifteen sixteen."
+ANNA = Settings(
+    preset="null",
+    max_calls=4,
+    agents={"anna": AgentSettings(instructions="Be brief.", greeting="Hello there.", apology="Sorry.", silence_ms=300)},
+)
+
+
+def replying(text: str, **tts: Any) -> Engines:
+    return Engines(llm=ScriptedLlm(lambda messages: text), tts=ScriptedTts(**tts))
 
 
 @contextlib.asynccontextmanager
@@ -175,3 +187,20 @@ class Peer:
 
 def encode_pcm(pcm: Pcm16) -> bytes:
     return pcm.astype("<i2").tobytes()
+
+
+async def finish(peer: Peer) -> None:
+    """Everything half done comes to its end, then the peer leaves."""
+    await asyncio.sleep(10)
+    peer.checker.finish()
+    peer.hang_up()
+    await peer.ended()
+
+
+def causes(gateway: Gateway) -> list[str | None]:
+    return [record.cause for record in gateway.recent]
+
+
+def message(text: str, item_id: str | None = None) -> dict[str, Any]:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+    return item if item_id is None else {**item, "id": item_id}
