@@ -178,6 +178,11 @@ class Call:
         """Caller audio at 16 kHz, any length. Returns when there is room for more."""
         await self._caller.hear(pcm)
 
+    def hear_now(self, pcm: Pcm16) -> bool:
+        """Caller audio of a real-time wire (RTP): 16 kHz, any length of up to a second. Never waits: with more than
+        2 s unscored it is dropped, counted as ``caller_audio_dropped``, and False comes back."""
+        return self._caller.hear_now(pcm)
+
     async def caught_up(self) -> None:
         """All audio so far has been looked at, so that a commit is of all that was said."""
         await self._caller.caught_up()

@@ -77,6 +77,15 @@ class CallerAudio:
             else:
                 self._count("input_dropped")
 
+    def hear_now(self, pcm: Pcm16) -> bool:
+        """A frame or a few from a wire that cannot wait. While the detector is more than :data:`BACKLOG_SAMPLES` behind
+        they are dropped, and counted; positions go on without them."""
+        if self._vad.backlog_samples > BACKLOG_SAMPLES:
+            self._count("caller_audio_dropped")
+            return False
+        self._take(pcm)
+        return True
+
     async def _has_room(self) -> bool:
         """Wait for the detector to catch up. False: it does not, or the call is over."""
         until = self._loop.time() + ROOM_S

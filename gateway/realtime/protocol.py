@@ -7,8 +7,9 @@ sends what :meth:`~RealtimeProtocol.take` gives after each of them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -19,6 +20,7 @@ from gateway.realtime.errors import ProtocolError, Rejected
 from gateway.realtime.items import read_item
 from gateway.realtime.responses import read_options
 from gateway.realtime.session_object import Locks, Session, SessionDefaults, WireFormat, merge
+from gateway.realtime.session_patch import SessionPatch
 from streaming.config import ResponseOptions, SessionConfig
 from streaming.events import (
     CancelResponse,
@@ -38,6 +40,8 @@ from streaming.notices import (
     TranscriptDelta,
     TranscriptFailed,
 )
+
+NOT_HERE = "not_supported_on_this_transport"
 
 MAX_PENDING_TRANSCRIPTS = 1_000
 """Committed items whose transcript may still come; the oldest are forgotten first."""
@@ -74,7 +78,8 @@ Inbound = (
 class RealtimeProtocol:
     """Both directions of one session. ``new_id(kind)`` gives a unique id such as ``event_…``; ``now_s`` is Unix time.
 
-    ``call_id`` is shown as the session's id, ``model`` as its model.
+    ``call_id`` is shown as the session's id, ``model`` as its model. ``media``: audio goes beside the events, by RTP
+    (WebRTC, SIP), so none comes or goes in them; the output buffer is the gateway's, and its events tell of it.
     """
 
     def __init__(
@@ -85,11 +90,13 @@ class RealtimeProtocol:
         defaults: SessionDefaults,
         new_id: Callable[[str], str],
         now_s: Callable[[], float],
+        media: bool = False,
     ) -> None:
         self._call_id = call_id
         self._model = model
         self._defaults = defaults
         self._new_id = new_id
+        self._media = media
         self._expires_at_s = int(now_s() + defaults.config.max_call_s)
         self._conversation_id = new_id("conv")
         self._session = Session.initial(defaults)
@@ -116,6 +123,21 @@ class RealtimeProtocol:
         """The frames to send, in order; the queue is empty afterwards."""
         taken, self._outgoing = self._outgoing, []
         return taken
+
+    def begin_with(self, session: object) -> None:
+        """A session object that came with the call (beside an SDP offer, inside a client secret), before :meth:`open`.
+        All or nothing, as an update. Raises :class:`gateway.realtime.errors.Rejected`."""
+        update = json.dumps({"type": "session.update", "session": session})
+        parsed = parse_event(update)
+        if isinstance(parsed, ProtocolError):
+            raise Rejected(parsed.code, parsed.message, parsed.param)
+        assert isinstance(parsed, client.SessionUpdate)
+        self._merge(parsed.session)
+
+    def show_session(self) -> dict[str, Any]:
+        """The session as ``session.created`` carries it."""
+        ids = {"id": self._call_id, "model": self._model, "expires_at": self._expires_at_s}
+        return {**self._session.show(), **ids}
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -150,7 +172,7 @@ class RealtimeProtocol:
                 return [ClearAudio(event.event_id)]
             case client.OutputClear():
                 raise Rejected(
-                    "not_supported_on_this_transport",
+                    NOT_HERE,
                     "only WebRTC and SIP have an output buffer here; cancel the response and truncate its item",
                     "type",
                 )
@@ -171,6 +193,8 @@ class RealtimeProtocol:
                 assert_never(event)
 
     def _append(self, audio: bytes) -> list[Inbound]:
+        if self._media:
+            raise Rejected(NOT_HERE, "audio goes by RTP on this transport, not in events", "type")
         size = self.input_format.bytes_per_sample
         if len(audio) % size:
             raise Rejected("invalid_audio_length", f"a sample of this format has {size} bytes", "audio")
@@ -180,10 +204,19 @@ class RealtimeProtocol:
         return [AppendAudio(audio)]
 
     def _update(self, event: client.SessionUpdate) -> Configure:
-        locks = Locks(self._input_flowed, self._output_flowed, bool(self._responding))
-        self._session = merge(self._session, event.session, self._defaults, locks)
+        self._merge(event.session)
         self._send_session("session.updated")
         return Configure(self.config)
+
+    def _merge(self, patch: SessionPatch) -> None:
+        locks = Locks(self._input_flowed, self._output_flowed, bool(self._responding))
+        session = merge(self._session, patch, self._defaults, locks)
+        if self._media:
+            for side, wire in (("input", session.input_format), ("output", session.output_format)):
+                if wire is not WireFormat.PCM:
+                    message = "audio goes by RTP on this transport: its codec is negotiated there"
+                    raise Rejected("unsupported_audio_format", message, f"session.audio.{side}.format")
+        self._session = session
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -226,8 +259,7 @@ class RealtimeProtocol:
         return True
 
     def _send_session(self, kind: str) -> None:
-        ids = {"id": self._call_id, "model": self._model, "expires_at": self._expires_at_s}
-        self._send({"type": kind, "session": {**self._session.show(), **ids}})
+        self._send({"type": kind, "session": self.show_session()})
 
     def _fail(self, fault: ProtocolError) -> None:
         self._send(server_events.error(fault))

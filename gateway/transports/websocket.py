@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -21,10 +17,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from engines.api import Pcm16
 from gateway.agents.agent import UnknownAgent
 from gateway.call import Call, pcm16
+from gateway.call_setup import CallNotSetUp, first_config, open_call, open_protocol, perform
 from gateway.realtime.client_events import parse_event
-from gateway.realtime.protocol import AppendAudio, ClearAudio, CommitAudio, Inbound, RealtimeProtocol
-from gateway.realtime.session_object import SessionDefaults, WireFormat
-from gateway.records.call_record import CallRecord
+from gateway.realtime.protocol import AppendAudio, RealtimeProtocol
+from gateway.realtime.session_object import WireFormat
 from gateway.security.guard import error_body
 from gateway.security.keys import select_subprotocol
 from gateway.state import Gateway
@@ -32,11 +28,8 @@ from gateway.switchboard import Admission, Refused
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
 from streaming.audio.resample import Resampler
 from streaming.config import SessionConfig
-from streaming.events import ClearInput, CommitInput, Event
 from streaming.jobs import INPUT_RATE_HZ
 from streaming.notices import Notice
-
-_log = structlog.get_logger(__name__)
 
 OFF_LOOP_BYTES = 64 * 1024
 """Frames longer than this are decoded in a worker thread."""
@@ -78,7 +71,7 @@ async def realtime(websocket: WebSocket) -> None:
     gateway: Gateway = websocket.app.state.gateway
     agent_name = websocket.query_params.get("agent")
     try:
-        config = _first_config(gateway, agent_name)
+        config = first_config(gateway, agent_name)
     except UnknownAgent as error:
         await websocket.send_denial_response(JSONResponse(error_body(error.code, str(error)), 404))
         return
@@ -96,33 +89,21 @@ async def _answer(
     websocket: WebSocket, gateway: Gateway, admission: Admission, agent_name: str | None, config: SessionConfig
 ) -> None:
     """The call has its place: set it up, run it, and leave nothing behind whatever happens."""
-    protocol = RealtimeProtocol(
-        call_id=admission.call_id,
-        model=websocket.query_params.get("model", "offhook")[:64],
-        defaults=SessionDefaults(config, gateway.engines.tts.voices, agent=agent_name is not None),
-        new_id=_new_id,
-        now_s=time.time,
+    protocol = open_protocol(
+        gateway,
+        admission.call_id,
+        config=config,
+        agent_name=agent_name,
+        model=websocket.query_params.get("model"),
+        media=False,
     )
     protocol.open()
     leg = WebSocketLeg(protocol)
     leg.flush()  # first of all: a call that comes in while the server stops is told goodbye as it is registered
-    record = CallRecord(id=admission.call_id, transport="websocket", agent=agent_name, started_at=datetime.now(UTC))
     try:
-        call = Call(
-            record=record,
-            config=protocol.config,
-            engines=gateway.engines,
-            leg=leg,
-            phrases=gateway.phrases,
-            metrics=gateway.metrics,
-            farewell=gateway.settings.farewell,
-            new_id=_new_id,
-            strict=gateway.strict,
-        )
-    except Exception:  # noqa: BLE001 (an engine that takes no call: say so, in place of an upgrade)
-        _log.exception("a call could not be set up", call=admission.call_id)
-        body = error_body("engine_failed", "An engine does not take calls.", type_="server_error")
-        await websocket.send_denial_response(JSONResponse(body, 503))
+        call = open_call(gateway, admission, transport="websocket", agent_name=agent_name, protocol=protocol, leg=leg)
+    except CallNotSetUp as refusal:  # say so, in place of an upgrade
+        await websocket.send_denial_response(JSONResponse(refusal.body, refusal.status))
         return
     leg.attach(call)
     structlog.contextvars.bind_contextvars(call=call.id)
@@ -141,8 +122,8 @@ async def _answer(
         if not call.finished.is_set():
             call.hang_up("internal_error")  # a task of the call raised
         if websocket.application_state is WebSocketState.CONNECTED and not leg.lost:
-            code = INTERNAL_ERROR if record.cause == "internal_error" else NORMAL
-            await _close(websocket, code, record.cause or "")
+            code = INTERNAL_ERROR if call.record.cause == "internal_error" else NORMAL
+            await _close(websocket, code, call.record.cause or "")
 
 
 def _lost(loop: asyncio.AbstractEventLoop, call: Call) -> None:
@@ -155,20 +136,6 @@ def _hang_up_lost(known: weakref.ref[Call]) -> None:
     call = known()
     if call is not None and not call.finished.is_set():
         call.hang_up("connection_lost")
-
-
-def _first_config(gateway: Gateway, agent_name: str | None) -> SessionConfig:
-    """An agent's own, or for a client that names none the documented defaults and nothing else of ours."""
-    settings = gateway.settings
-    if agent_name is not None:
-        config = gateway.agents.get(agent_name).session_config()
-    else:
-        config = SessionConfig(instructions=settings.default_instructions, max_call_s=settings.max_call_s)
-    return msgspec.structs.replace(config, voice=config.voice or gateway.engines.tts.voices[0])
-
-
-def _new_id(kind: str) -> str:
-    return f"{kind}_{secrets.token_hex(10)}"
 
 
 async def _run(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSocketLeg, call: Call) -> None:
@@ -234,7 +201,10 @@ async def _receive(
             parsed = parse_event(text)
         for inbound in protocol.apply(parsed):
             leg.flush()
-            await _perform(inbound, ear, call)
+            if isinstance(inbound, AppendAudio):
+                await _hear(inbound.audio, ear, call)
+            else:
+                await perform(inbound, call)
         leg.flush()
         answer()
         await leg.room()
@@ -245,24 +215,13 @@ def _said_goodbye(disconnect: Mapping[str, Any]) -> bool:
     return disconnect.get("code") in (1000, 1001, 1005) and "reason" in disconnect
 
 
-async def _perform(inbound: Inbound, ear: _Ear, call: Call) -> None:
-    if isinstance(inbound, AppendAudio):
-        for number, pcm in enumerate(ear.decode(inbound.audio)):
-            if call.finished.is_set():
-                return
-            if number:
-                await asyncio.sleep(0)
-            await call.hear(pcm)
-        return
-    event: Event
-    if isinstance(inbound, CommitAudio):
-        await call.caught_up()
-        event = CommitInput(call.heard_samples, inbound.event_id)
-    elif isinstance(inbound, ClearAudio):
-        event = ClearInput(call.heard_samples, inbound.event_id)
-    else:
-        event = inbound
-    call.handle(event)
+async def _hear(audio: bytes, ear: _Ear, call: Call) -> None:
+    for number, pcm in enumerate(ear.decode(audio)):
+        if call.finished.is_set():
+            return
+        if number:
+            await asyncio.sleep(0)
+        await call.hear(pcm)
 
 
 class _Ear:
