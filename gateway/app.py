@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,6 +22,7 @@ from engines.fetch import Progress
 from engines.memory import MemoryGuard
 from engines.opening import open_engines
 from engines.registry import BackendSpec, check_installed
+from gateway import web_pages
 from gateway.agents.agent import Agents
 from gateway.engine_watch import watch_engines
 from gateway.phrases import Phrase, Phrases
@@ -37,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 _OpenEngines = Callable[[], contextlib.AbstractAsyncContextManager[EngineSet]]
 
-UNGUARDED_PATHS = frozenset({"/", "/livez", "/readyz"})
+UNGUARDED_PATHS = frozenset({"/livez", "/readyz"})
 MAX_PAGE = 200
 DEFAULT_PAGE = 50
 
@@ -80,7 +81,7 @@ def create_app(
 
     app = Starlette(
         routes=[
-            Route("/", _what_this_is),
+            *web_pages.routes(call_page=settings.call_page),
             Route("/livez", _livez),
             Route("/readyz", _readyz),
             Route("/metrics", _metrics),
@@ -186,7 +187,7 @@ class _Door:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in UNGUARDED_PATHS:
+        if scope["type"] == "lifespan" or scope["path"] in UNGUARDED_PATHS or web_pages.is_open(scope["path"]):
             return await self._app(scope, receive, send)
         connection = HTTPConnection(scope, receive)
         denial = authorize(connection)
@@ -202,14 +203,6 @@ class _Door:
 def _gateway(request: Request) -> Gateway:
     gateway: Gateway = request.app.state.gateway
     return gateway
-
-
-async def _what_this_is(request: Request) -> Response:
-    return PlainTextResponse(
-        "Offhook, a real-time voice gateway.\n"
-        "Call it over the OpenAI Realtime protocol: a WebSocket at /v1/realtime.\n"
-        "See also /readyz, /metrics and /v1/calls.\n"
-    )
 
 
 async def _livez(request: Request) -> Response:
