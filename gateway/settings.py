@@ -30,6 +30,7 @@ from engines.api import EngineError
 from engines.registry import Kind, Lineup
 from engines.selection import select
 from gateway.engine_settings import EngineSettings, comma_separated
+from gateway.media_settings import MediaSettings
 from gateway.security.origins import parse_origin
 from streaming.config import Eagerness
 
@@ -135,6 +136,14 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=65_535, description="port to listen on; 0 picks a free one")
     preset: str = Field(default="embedded", min_length=1, description="which set of engines answers")
     key: SecretStr | None = Field(default=None, description="bearer key; needed to listen beyond loopback")
+    page_key: SecretStr | None = Field(
+        default=None, description="what a person types into the call page; opens calls to agents and nothing else"
+    )
+    console_key: SecretStr | None = Field(default=None, description="what an operator types into the console")
+    call_page: bool = Field(default=True, description="serve the call page at /")
+    client_secrets_reusable: bool = Field(
+        default=False, description="a client secret opens any number of calls until it expires; off: one"
+    )
     allowed_origins: Origins = Field(
         default=(), description="web origins whose pages may call, beside the gateway's own"
     )
@@ -157,6 +166,7 @@ class Settings(BaseSettings):
         default=DEFAULT_INSTRUCTIONS, description="for Realtime clients that name no agent"
     )
     engines: EngineSettings = Field(default_factory=EngineSettings, description="[engines] table")
+    media: MediaSettings = Field(default_factory=MediaSettings, description="[media] table")
     farewell: str = Field(default=FAREWELL, description="spoken to the calls still up when the server stops")
     agents: dict[str, AgentSettings] = Field(default_factory=dict, description="[agents.NAME] tables")
 
@@ -302,7 +312,7 @@ def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
     if detail["type"] != "extra_forbidden":
         message = str(detail["msg"]).removeprefix("Value error, ")
         return f"{said}: {message[:1].lower()}{message[1:]}"
-    tables: dict[str, type[BaseModel]] = {"agents": AgentSettings, "engines": EngineSettings}
+    tables: dict[str, type[BaseModel]] = {"agents": AgentSettings, "engines": EngineSettings, "media": MediaSettings}
     table = tables.get(str(path[0]), Settings)
     known = sorted(table.model_fields)
     near = difflib.get_close_matches(str(path[-1]), known, n=1)
@@ -311,15 +321,17 @@ def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
 
 
 def describe(settings: Settings) -> Iterator[str]:
-    """The resolved settings as TOML lines, the key redacted."""
-    yield from _described(settings.model_dump(mode="json", exclude={"agents", "engines"}))
-    yield ""
-    yield "[engines]"
-    yield from _described(settings.engines.model_dump(mode="json"))
-    for agent, table in settings.agents.items():
+    """The resolved settings as TOML lines, keys and secrets redacted."""
+    yield from _described(settings.model_dump(mode="json", exclude={"agents", "engines", "media"}))
+    tables: dict[str, BaseModel] = {"engines": settings.engines, "media": settings.media}
+    for name, table in tables.items():
+        yield ""
+        yield f"[{name}]"
+        yield from _described(table.model_dump(mode="json"))
+    for agent, said in settings.agents.items():
         yield ""
         yield f"[agents.{_toml_key(agent)}]"
-        for name, value in table.model_dump(mode="json", exclude_none=True).items():
+        for name, value in said.model_dump(mode="json", exclude_none=True).items():
             yield f"{name} = {_toml(value)}"
 
 
@@ -341,9 +353,14 @@ def _toml(value: object) -> str:
 
 def documented() -> Iterator[tuple[str, str, str]]:
     """(key, default, meaning) of every setting: the table in docs/operations.md."""
-    for model, prefix in ((Settings, ""), (EngineSettings, "engines."), (AgentSettings, "agents.NAME.")):
+    for model, prefix in (
+        (Settings, ""),
+        (EngineSettings, "engines."),
+        (MediaSettings, "media."),
+        (AgentSettings, "agents.NAME."),
+    ):
         for name, field in typing.cast(type[BaseModel], model).model_fields.items():
-            if name not in ("agents", "engines"):
+            if name not in ("agents", "engines", "media"):
                 default = field.get_default(call_default_factory=True)
                 yield prefix + name, _default_text(default), field.description or ""
 

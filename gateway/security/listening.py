@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from gateway.security.client_secrets import PREFIX
 from gateway.settings import ConfigurationError, Settings
 
 
@@ -19,15 +20,14 @@ def is_loopback(host: str) -> bool:
 
 def check_listening(settings: Settings) -> None:
     """Raises :class:`ConfigurationError` with one of ``tls_incomplete``, ``tls_unreadable``, ``key_empty``,
-    ``key_required``, ``tls_required``."""
+    ``key_reserved``, ``keys_equal``, ``key_required``, ``tls_required``."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_cert" if settings.tls_cert is None else "tls_key"
         raise ConfigurationError("tls_incomplete", f"{missing}: TLS needs both tls_cert and tls_key")
     for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
         if path is not None and not path.is_file():
             raise ConfigurationError("tls_unreadable", f"{name}: there is no file {path}")
-    if settings.key is not None and not settings.key.get_secret_value().strip():
-        raise ConfigurationError("key_empty", "key: an empty key protects nothing; unset it, or give a real one")
+    _check_keys(settings)
     if is_loopback(settings.host):
         return
     where = f"listening on {settings.host} lets other machines call"
@@ -37,4 +37,22 @@ def check_listening(settings: Settings) -> None:
         raise ConfigurationError(
             "tls_required",
             f"tls_cert: {where}: give tls_cert and tls_key, or name the proxy that ends TLS in trusted_proxies",
+        )
+
+
+def _check_keys(settings: Settings) -> None:
+    given = {"key": settings.key, "page_key": settings.page_key, "console_key": settings.console_key}
+    keys = {name: key.get_secret_value() for name, key in given.items() if key is not None}
+    for name, key in keys.items():
+        if not key.strip():
+            raise ConfigurationError(
+                "key_empty", f"{name}: an empty key protects nothing; unset it, or give a real one"
+            )
+        if key.startswith(PREFIX):
+            raise ConfigurationError("key_reserved", f"{name}: what begins with {PREFIX} is taken for a client secret")
+        if "key" not in keys:
+            raise ConfigurationError("key_required", f"{name}: it protects nothing while key is not set: all is open")
+    if len(set(keys.values())) < len(keys):
+        raise ConfigurationError(
+            "keys_equal", f"{', '.join(keys)}: each must be another, for each opens something else"
         )

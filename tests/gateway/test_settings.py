@@ -203,3 +203,56 @@ def test_an_agent_whose_language_nobody_knows_is_refused_for_not_even_its_apolog
         Settings(agents=agents, engines=EngineSettings(stt=("faster-whisper-base",), tts=("pocket-tts",))),
     ):
         known.lineup()
+
+
+def test_media_settings_from_the_environment() -> None:
+    media = load_settings(
+        environ={
+            "OFFHOOK_MEDIA__ADVERTISED_IP": "203.0.113.7",
+            "OFFHOOK_MEDIA__PORT_RANGE": "40000-40100",
+            "OFFHOOK_MEDIA__ICE_SERVERS": "stun:stun.example:3478, turn:[2001:db8::1]:3478?transport=udp",
+            "OFFHOOK_MEDIA__TURN_SECRET": "hush",
+            "OFFHOOK_MEDIA__PRIVATE_CANDIDATES": "false",
+        }
+    ).media
+    assert media.ports() == (40_000, 40_100)
+    assert media.ice_servers == ("stun:stun.example:3478", "turn:[2001:db8::1]:3478?transport=udp")
+    assert (media.advertised_ip, media.private_candidates, media.loopback_candidates) == ("203.0.113.7", False, None)
+    assert Settings().media.ports() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ADVERTISED_IP", "voice.example", "not an IP address"),
+        ("PORT_RANGE", "40000", "not a range of ports such as 40000-40100"),
+        ("PORT_RANGE", "a-b", "not a range of ports"),
+        ("PORT_RANGE", "40100-40000", "the lower one first"),
+        ("PORT_RANGE", "80-40000", "from 1024"),
+        ("PORT_RANGE", "40000-40001", "fewer than 10"),
+        ("ICE_SERVERS", "stun.example", "not a server such as stun:HOST:PORT"),
+        ("ICE_SERVERS", "http://stun.example", "not a server"),
+    ],
+)
+def test_a_bad_media_setting_names_its_key(name: str, value: str, said: str) -> None:
+    (problem,) = problems(environ={f"OFFHOOK_MEDIA__{name}": value})
+    assert problem.startswith(f"OFFHOOK_MEDIA__{name} (environment): ")
+    assert said in problem
+
+
+def test_turn_servers_and_their_secret_need_each_other() -> None:
+    for media in ({"ice_servers": ["turn:turn.example"]}, {"turn_secret": "hush"}):
+        (problem,) = problems(flags={"media": media})
+        assert problem.startswith("media (flag): ")
+        assert "media.turn_secret" in problem
+    (problem,) = problems(environ={"OFFHOOK_MEDIA__PORT_RNGE": "1"})
+    assert problem.endswith("unknown key; did you mean media.port_range?")
+
+
+def test_secrets_are_not_described() -> None:
+    media = {"ice_servers": ["turn:turn.example"], "turn_secret": "hush"}
+    said = "\n".join(
+        describe(load_settings(flags={"key": "k1", "page_key": "k2", "console_key": "k3", "media": media}, environ={}))
+    )
+    assert not {"hush", "k1", "k2", "k3"} & set(said.replace('"', " ").split())
+    assert tomllib.loads(said)["media"]["ice_servers"] == ["turn:turn.example"]

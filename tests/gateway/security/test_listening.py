@@ -59,3 +59,13 @@ def test_half_of_tls_is_none(tmp_path: Path) -> None:
 
 def test_an_empty_key_is_refused() -> None:
     assert refusal(key=SecretStr(" ")) == "key_empty"
+
+
+def test_keys_that_open_nothing_or_too_much_are_refused() -> None:
+    assert refusal(key=KEY, page_key=SecretStr("p"), console_key=SecretStr("c")) is None
+    assert refusal(key=KEY, page_key=SecretStr(" ")) == "key_empty"
+    assert refusal(page_key=SecretStr("p")) == "key_required"
+    assert refusal(console_key=SecretStr("c")) == "key_required"
+    assert refusal(key=KEY, page_key=KEY) == "keys_equal"
+    assert refusal(key=KEY, page_key=SecretStr("p"), console_key=SecretStr("p")) == "keys_equal"
+    assert refusal(key=SecretStr("ek_1")) == "key_reserved"
