@@ -3,7 +3,8 @@ error only its status and its code, if that is a plain identifier.
 
 Codes of :class:`ApiError`: ``timeout``, ``rate_limited``, ``unauthorized``, ``refused`` (nobody answers at that
 address), ``connection_lost``, ``server_error``, ``bad_request`` (the server won't do this), ``context_too_long``,
-``content_filter``, ``bad_response``, ``overloaded`` (too many requests of our own).
+``no_model`` (or nothing at all at that path), ``content_filter``, ``bad_response``, ``overloaded`` (too many requests
+of our own).
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ MAX_ERROR_BYTES = 16_384
 """Of an error's body; what is beyond it is not read."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_NO_MODEL = re.compile(
+    r"model_not_found|not a valid model|unknown model|\bmodel\b.{0,120}\b(?:not found|does not exist)"
+)
 _TOO_LONG = re.compile(
     r"context[ _](?:length|window|size)|maximum context|too many tokens|prompt is too long"
     r"|exceeds? the (?:available )?context"
@@ -64,6 +68,8 @@ def api_error(status: int, body: object, *, retry_after_s: float | None = None) 
         return ApiError("timeout", message, retry=True)
     if status == 413 or (status < 500 and _TOO_LONG.search(detail)) or name == "context_length_exceeded":
         return ApiError("context_too_long", message)
+    if status == 404 or (400 <= status < 500 and _NO_MODEL.search(detail)):
+        return ApiError("no_model", message)
     if status >= 500:
         return ApiError("server_error", message, retry=True, retry_after_s=retry_after_s)
     if status >= 400:

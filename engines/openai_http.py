@@ -14,6 +14,7 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -107,6 +108,25 @@ class OpenAiHttp:
         if self.model and listed and self.model not in listed:
             _log.warning("the server does not list this model", model=self.model)
         self.model = self.model or listed[0]
+
+    async def warm(self, ask: Callable[[Patience], Awaitable[object]], within_s: float) -> None:
+        """Have one small request answered, so that no caller waits while the server loads its model, or is the first
+        to hear that it has none. What may pass, and an answer that is late, is no reason not to start.
+
+        Raises:
+            EngineError: ``unauthorized``, ``no_model``; it is closed then.
+        """
+        limits = replace(self.connection, first_s=within_s, between_s=within_s, total_s=within_s)
+        try:
+            async with Patience(limits) as patience:
+                await self.attempt(lambda: ask(patience), patience)
+        except ApiError as error:
+            if error.code not in ("unauthorized", "no_model"):
+                _log.warning("the server did not answer a first request", model=self.model, code=error.code)
+                return
+            await self.close()
+            where = f"{self.connection.base_url}, model {self.model!r}"
+            raise EngineError(error.code, f"{where}: {error}") from error
 
     async def close(self) -> None:
         client, self._client = self._client, None

@@ -13,7 +13,8 @@ import sys
 from typing import Any, NoReturn
 
 LAST_LINE = "offhook-probe "
-START_S = 20.0
+START_S = 75.0
+"""Longer than an engine waits for a server that loads its model."""
 
 
 def main() -> NoReturn:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from engines.openai_errors import ApiError
 from engines.openai_http import OpenAiHttp, Patience, blocks_of, read_bounded
 from engines.openai_sse import ChatPiece, EventReader, WholeCharacters, chat_piece
 from engines.running import Running, RunningSet
-from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Token, Usage
+from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
 MAX_WHOLE_BYTES = 128 * 1024
 """Of a reply that a server sent in one piece, though asked to stream."""
@@ -31,9 +32,12 @@ MAX_CHARACTERS_A_TOKEN = 32
 """A reply longer than its token limit can mean is ended here: the server does not keep to it."""
 TAIL_S = 1.0
 """How long the counts may come after the end of the text, and the end of the stream after them."""
+WARM_S = 60.0
+"""For the first token of a server that loads its model only then."""
 _BURST = 32
 """Pieces that came at once and are handed on before the loop's other work has its turn."""
 
+_NOBODY = "warm-up"
 _DONE = ChatPiece(finish="stop")
 """The end of the stream: it ends a reply too, with servers that give no reason."""
 
@@ -101,7 +105,8 @@ class _Reply:
 
 class OpenAiLanguageModel:
     """A :class:`engines.api.LanguageModel`. ``extra_body`` is merged into each request's body and wins;
-    a conversation is sent as its newest turns, at most so many messages and characters."""
+    a conversation is sent as its newest turns, at most so many messages and characters. The start asks for one token
+    and gives it ``warm_s`` (0: it does not ask)."""
 
     def __init__(
         self,
@@ -110,6 +115,7 @@ class OpenAiLanguageModel:
         history_messages: int = 60,
         history_characters: int = 24_000,
         prompt_characters: int = 200_000,
+        warm_s: float = WARM_S,
         jitter: Callable[[], float] = random.random,
         **connection: Unpack[ConnectionOptions],
     ) -> None:
@@ -118,11 +124,23 @@ class OpenAiLanguageModel:
         self._history_messages = history_messages
         self._history_characters = history_characters
         self._prompt_characters = prompt_characters
+        self._warm_s = warm_s
         self._running = RunningSet(self._http.connection.max_running)
         self._dialect = _Dialect()
 
     async def start(self) -> None:
+        """Open the connection, and have the model answer once: the form of request it takes is known then, too.
+
+        Raises:
+            EngineError: as :meth:`OpenAiHttp.start` and :meth:`OpenAiHttp.warm`.
+        """
         await self._http.start()
+        if self._warm_s > 0:
+            await self._http.warm(self._warm, self._warm_s)
+
+    async def _warm(self, patience: Patience) -> None:
+        one = Generate(_NOBODY, 0, (Message("user", "Hi"),), Priority.FIRST_AUDIO, math.inf, max_tokens=1)
+        await self._in_dialect(one, self._prompt(one.messages), lambda _: None, patience)
 
     async def close(self) -> None:
         await self._running.close()

@@ -38,6 +38,8 @@ from streaming.jobs import (
 INAUDIBLE_DBFS = -65.0
 LEAST_S = 0.5
 """Shorter clips are padded with silence: services refuse those under 100 ms, and models guess at them."""
+WARM_S = 60.0
+"""For the first answer of a server that loads its model only then."""
 MAX_TEXT_BYTES = 128 * 1024
 MAX_PIECES = 8
 """Of speech that waits for its text; the oldest is given up beyond it."""
@@ -49,7 +51,8 @@ _log = structlog.get_logger(__name__)
 
 class OpenAiSpeechToText:
     """A :class:`engines.api.SpeechToText`. ``languages`` (ISO 639-1) are those taken, all if empty; ``prompt`` helps
-    with names; ``partials_every_ms`` of new audio a partial is asked for (0: never)."""
+    with names; ``partials_every_ms`` of new audio a partial is asked for (0: never). The start has half a second of
+    silence transcribed and gives that ``warm_s`` (0: it does not ask)."""
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class OpenAiSpeechToText:
         languages: tuple[str, ...] = (),
         partials_every_ms: int = 0,
         longest_s: float = 25.0,
+        warm_s: float = WARM_S,
         jitter: Callable[[], float] = random.random,
         **connection: Unpack[ConnectionOptions],
     ) -> None:
@@ -67,6 +71,7 @@ class OpenAiSpeechToText:
         defaults = {"connect_s": 2.0, "first_s": 4.5, "between_s": 4.5, "total_s": 4.5}
         self._http = OpenAiHttp(Connection.of(connection, **defaults), jitter=jitter)
         self._prompt = prompt
+        self._warm_s = warm_s
         self._languages = frozenset(languages)
         self.partials_every = partials_every_ms * INPUT_RATE_HZ // 1000
         self.longest = int(longest_s * INPUT_RATE_HZ)
@@ -74,7 +79,15 @@ class OpenAiSpeechToText:
         self._open: set[_Utterance] = set()
 
     async def start(self) -> None:
+        """Open the connection, and have the model answer once.
+
+        Raises:
+            EngineError: as :meth:`OpenAiHttp.start` and :meth:`OpenAiHttp.warm`.
+        """
         await self._http.start()
+        if self._warm_s > 0:
+            silence = encode_wav([np.zeros(int(LEAST_S * INPUT_RATE_HZ), np.int16)], INPUT_RATE_HZ)
+            await self._http.warm(lambda _: self._ask(silence, ""), self._warm_s)
 
     async def close(self) -> None:
         for utterance in list(self._open):

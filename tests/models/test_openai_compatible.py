@@ -8,7 +8,7 @@ from engines import fetch
 from engines.llm.convert import smollm2_mlx
 from engines.llm.openai_compatible import OpenAiLanguageModel
 from streaming.jobs import Message
-from tests.engines.llm.test_openai_compatible import ask
+from tests.engines.llm.chat import ask
 from tests.engines.mlx_server import mlx_server
 from tests.engines.tiny_llama import needs_mlx
 

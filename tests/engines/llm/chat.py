@@ -71,7 +71,9 @@ def ask(model: OpenAiLanguageModel, *, epoch: int = 1, call: str = "call", **fie
 @contextlib.asynccontextmanager
 async def talking(handler: Handler | None, **options: Any) -> AsyncIterator[tuple[OpenAiLanguageModel, Server]]:
     async with serving(handler) as server:
-        model = OpenAiLanguageModel(**{"base_url": server.url, "jitter": lambda: 0.0, **SHORT, **options})
+        model = OpenAiLanguageModel(
+            **{"base_url": server.url, "jitter": lambda: 0.0, "warm_s": 0.0, **SHORT, **options}
+        )
         await model.start()
         try:
             yield model, server

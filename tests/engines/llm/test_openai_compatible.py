@@ -108,7 +108,7 @@ async def test_a_call_that_ends_takes_only_its_own_replies_along() -> None:
 
 async def test_closing_in_mid_reply_leaves_nothing() -> None:
     async with serving(silent) as server:
-        model = OpenAiLanguageModel(base_url=server.url)
+        model = OpenAiLanguageModel(base_url=server.url, warm_s=0.0)
         await model.start()
         heard = [ask(model, epoch=epoch) for epoch in range(3)]
         await asyncio.sleep(0.05)

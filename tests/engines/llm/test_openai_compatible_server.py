@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from engines.api import EngineError
 from engines.llm.openai_compatible import OpenAiLanguageModel
 from streaming.jobs import GenerationDone, Message
-from tests.engines.llm.test_openai_compatible import ask
+from tests.engines.llm.chat import ask
 from tests.engines.mlx_server import mlx_server
 from tests.engines.tiny_llama import WORDS, needs_mlx, write_tiny_llama
 
@@ -48,8 +49,8 @@ async def test_replies_of_a_real_server(tmp_path: Path) -> None:
             assert len(endless.results) == count
 
             unknown = OpenAiLanguageModel(base_url=url, model=str(tmp_path / "nothing"), attempts=1)
-            await unknown.start()
-            assert await ask(unknown).code() in ("bad_request", "server_error")
-            await unknown.close()
+            with pytest.raises(EngineError, match="nothing") as caught:
+                await unknown.start()
+            assert caught.value.code == "no_model"
         finally:
             await model.close()

@@ -25,7 +25,9 @@ from tests.engines.llm.chat import ask, in_turn, polite, say, silent, status, ta
         (status(302, "", Location="http://127.0.0.1:9/"), "bad_response", 1),
         (status(400, {"error": {"message": "This model's maximum context length is 4096"}}), "context_too_long", 1),
         (status(413), "context_too_long", 1),
-        (status(404, {"error": {"code": "model_not_found"}}), "bad_request", 2),  # the second without usage
+        (status(404, {"error": {"code": "model_not_found"}}), "no_model", 1),
+        (status(400, {"error": {"message": "x/y is not a valid model ID"}}), "no_model", 1),
+        (status(400, {"error": {"message": "no such tool"}}), "bad_request", 2),  # the second without usage
         (status(200, "not json"), "bad_response", 1),
         (status(200, {"choices": 7}), "connection_lost", 2),
     ],

@@ -96,7 +96,7 @@ class Utterance:
 @contextlib.asynccontextmanager
 async def listening(handler: Handler, **options: Any) -> AsyncIterator[tuple[OpenAiSpeechToText, Server]]:
     async with serving(handler) as server:
-        stt = OpenAiSpeechToText(**{"base_url": server.url, "jitter": lambda: 0.0, **SHORT, **options})
+        stt = OpenAiSpeechToText(**{"base_url": server.url, "jitter": lambda: 0.0, "warm_s": 0.0, **SHORT, **options})
         await stt.start()
         try:
             yield stt, server
@@ -353,3 +353,27 @@ async def test_a_defect_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
         utterance = Utterance(stt)
         utterance.stream.feed(NOISE[:SECOND])
         assert await utterance.code() == "decode_failed"
+
+
+async def test_the_start_has_silence_transcribed_and_names_a_model_that_is_not_there() -> None:
+    async def handle(seen: Seen, wire: Wire) -> None:
+        if b"mine" in seen.body:
+            await wire.reply(404, {"error": {"message": "model not found"}})
+        else:
+            await wire.reply(200, {"text": "thank you"})
+
+    async with listening(handle, warm_s=5.0) as (_, server):
+        assert [seen.path for seen in server.seen] == ["/v1/audio/transcriptions"]
+        stt = OpenAiSpeechToText(base_url=server.url, model="mine", **SHORT)
+        with pytest.raises(EngineError, match="'mine'") as caught:
+            await stt.start()
+        assert caught.value.code == "no_model"
+        await stt.close()
+
+
+async def test_a_server_that_does_not_take_silence_is_started_all_the_same() -> None:
+    async def handle(_: Seen, wire: Wire) -> None:
+        await wire.reply(400, {"error": {"message": "the audio holds no speech"}})
+
+    async with listening(handle, warm_s=5.0) as (_, server):
+        assert len(server.seen) == 1
