@@ -93,7 +93,9 @@ class Guard:
         self, settings: Settings, secrets: ClientSecrets | None = None, *, limit: FailureLimit | None = None
     ) -> None:
         self.origins = OriginPolicy(frozenset(settings.allowed_origins), settings.host)
-        self.secrets = secrets or ClientSecrets(time.time, reusable=settings.client_secrets_reusable)
+        if secrets is None:
+            secrets = ClientSecrets(time.time, reusable=settings.client_secrets_reusable)
+        self.secrets = secrets
         self._key = settings.key
         self._typed = {Right.PAGE_KEY: settings.page_key, Right.CONSOLE_KEY: settings.console_key}
         self._limit = limit or FailureLimit(time.monotonic)
