@@ -63,7 +63,7 @@ class ClearCacheGuard:
             self._pending_since = self._clock()
 
     def demand(self) -> None:
-        """Memory is short: a request that is old already, so that new streams wait from now on."""
+        """A model was unloaded: a request that is old already, so that new streams wait from now on."""
         self.requests += 1
         self._pending_since = self._clock() - self._hold_after_s
 

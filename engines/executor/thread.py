@@ -119,12 +119,6 @@ class MlxExecutor:
     def clear_cache_served(self) -> int:
         return self._guard.served if self._guard is not None else 0
 
-    def ask_clear(self) -> None:
-        """The memory guard's: give MLX's buffer cache back as soon as no stream is open, and open none until then
-        (for a bounded time). Nothing happens where no thread runs."""
-        with contextlib.suppress(ExecutorUnavailableError):
-            self.post(lambda: self._guard.demand() if self._guard is not None else None, control=True)
-
     async def start(self) -> None:
         """Start the thread and import MLX on it. Again: wait for the first start. Raises :class:`EngineError`
         (``mlx_unavailable``, ``executor_exists``)."""
@@ -208,10 +202,14 @@ class MlxExecutor:
         self._workloads[workload.name] = workload
 
     def detach(self, workload: Workload) -> None:
-        """Close the workload and serve it no more."""
+        """Close the workload and serve it no more. What its weights leave in MLX's buffer cache goes back to the
+        machine, which may have unloaded it for want of memory: at once, or when no stream is open."""
         self.require_thread()
         if self._workloads.pop(workload.name, None) is not None:
             workload.close()
+            if self._guard is not None:
+                self._guard.demand()
+                self._guard.serve(self._open_streams())
 
     def emit(self, deliver: Deliver) -> None:
         """Call ``deliver`` on the loop after this quantum, together with everything else of the quantum."""

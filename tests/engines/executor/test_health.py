@@ -103,11 +103,16 @@ async def test_the_snapshot_tells_what_runs() -> None:
     await executor.close()
 
 
-async def test_the_memory_guard_may_ask_for_a_clear(executor: MlxExecutor) -> None:
-    """It holds new streams until none is open, and then clears."""
+async def test_what_an_unloaded_model_leaves_in_the_cache_goes_back_when_no_stream_is_open(
+    executor: MlxExecutor,
+) -> None:
+    """Of the others; new ones wait until then."""
     workload = await attached(executor)
     workload.open_streams = 1
-    executor.ask_clear()
+    unloaded = FakeWorkload(executor)
+    unloaded.name = "unloaded"
+    await executor.run(partial(executor.attach, unloaded))
+    await executor.run(partial(executor.detach, unloaded))
     executor.post(partial(workload.insert, 1, START, Priority.FIRST_AUDIO))
     executor.post(partial(workload.insert, 2, SPEAK, Priority.FIRST_AUDIO))
     await until(lambda: len(workload.log) == 1)
@@ -118,7 +123,6 @@ async def test_the_memory_guard_may_ask_for_a_clear(executor: MlxExecutor) -> No
     await until(lambda: len(workload.log) == 2)
     assert executor.clear_cache_served == 1
     await executor.close()
-    executor.ask_clear()
 
 
 async def test_functions_and_jobs_that_lose_their_place_on_the_agenda_are_told(

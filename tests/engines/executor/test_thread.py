@@ -129,6 +129,7 @@ async def test_detaching_closes_a_workload_once(executor: MlxExecutor) -> None:
     await executor.run(partial(executor.detach, workload))
     await executor.run(partial(executor.detach, workload))
     assert workload.log == ["closed"]
+    assert executor.clear_cache_served == 1, "what its weights left is not kept"
 
 
 async def test_when_the_thread_dies_its_jobs_fail_and_so_do_later_ones() -> None:
