@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from starlette.responses import JSONResponse
@@ -25,6 +24,7 @@ from gateway.security.guard import error_body
 from gateway.security.keys import select_subprotocol
 from gateway.state import Gateway
 from gateway.switchboard import Admission, Refused
+from gateway.transports.outbox import GONE_S, Outbox
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
 from streaming.audio.resample import Resampler
 from streaming.config import SessionConfig
@@ -40,19 +40,9 @@ BLOCK_MS = 100
 LEAD_MS = 300
 """Audio sent ahead of the far end's ear: its client buffers, and clears on ``speech_started``."""
 
-CONGESTED_BYTES = 256 * 1024
-UNANSWERED_BYTES = 1024 * 1024
-MAX_OUTBOX_BYTES = 4 * 1024 * 1024
-"""What waits to be sent. Beyond the first, audio waits; beyond the second, the peer is not read from, so that what it
-asks for stays with it; beyond the third, which nothing should reach, it is hung up."""
-
-SEND_S = 10.0
-"""A peer that takes nothing for this long is hung up."""
 CLOSE_S = 2.0
 FIRST_WORD_S = 0.3
 """A greeting waits this long for the client's first event: format, voice and speed are fixed once audio goes out."""
-GONE_S = 0.5
-"""Who finds that the peer is gone leaves it this long to the receiver to say whether it hung up."""
 
 ON_LOST = "offhook.on_lost"
 """Where in the ASGI scope the server finds whom to tell that the connection is gone: the protocol's own word for it
@@ -105,7 +95,7 @@ async def _answer(
     except CallNotSetUp as refusal:  # say so, in place of an upgrade
         await websocket.send_denial_response(JSONResponse(refusal.body, refusal.status))
         return
-    leg.attach(call)
+    leg.outbox.attach(call)
     structlog.contextvars.bind_contextvars(call=call.id)
     websocket.scope[ON_LOST] = partial(_lost, asyncio.get_running_loop(), call)
     try:
@@ -121,7 +111,7 @@ async def _answer(
         websocket.scope.pop(ON_LOST, None)
         if not call.finished.is_set():
             call.hang_up("internal_error")  # a task of the call raised
-        if websocket.application_state is WebSocketState.CONNECTED and not leg.lost:
+        if websocket.application_state is WebSocketState.CONNECTED and not leg.outbox.lost:
             code = INTERNAL_ERROR if call.record.cause == "internal_error" else NORMAL
             await _close(websocket, code, call.record.cause or "")
 
@@ -149,7 +139,7 @@ async def _run(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSocketL
                 call.answered()
 
         receiving = tasks.create_task(_receive(websocket, protocol, leg, call, answer), name="receive")
-        sending = tasks.create_task(leg.send_to(websocket, call), name="send")
+        sending = tasks.create_task(leg.outbox.send_by(websocket.send_text, call, gone=_PEER_GONE), name="send")
         if protocol.config.greeting:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WORD_S):
@@ -157,8 +147,8 @@ async def _run(websocket: WebSocket, protocol: RealtimeProtocol, leg: WebSocketL
         answer()
         await call.finished.wait()
         receiving.cancel()
-        leg.close()
-        if not leg.lost:
+        leg.outbox.close()
+        if not leg.outbox.lost:
             await asyncio.wait({sending}, timeout=CLOSE_S)
         sending.cancel()
 
@@ -193,7 +183,7 @@ async def _receive(
         if text is None:
             protocol.receive_binary()
             leg.flush()
-            await leg.room()
+            await leg.outbox.room()
             continue
         if len(text) > OFF_LOOP_BYTES:
             parsed = await asyncio.to_thread(parse_event, text)
@@ -207,7 +197,7 @@ async def _receive(
                 await perform(inbound, call)
         leg.flush()
         answer()
-        await leg.room()
+        await leg.outbox.room()
 
 
 def _said_goodbye(disconnect: Mapping[str, Any]) -> bool:
@@ -251,33 +241,18 @@ _ENCODERS = {
 }
 
 
-class _Frame(NamedTuple):
-    text: str
-    audio: bool
-
-
 class WebSocketLeg:
-    """Notices and audio to Realtime frames, through a bounded outbox that one task empties."""
+    """Notices and audio to Realtime frames, through the :class:`Outbox` of the call."""
 
     lead_ms = LEAD_MS
 
     def __init__(self, protocol: RealtimeProtocol) -> None:
         self._protocol = protocol
-        self._outbox: deque[_Frame] = deque()
-        self._size = 0
-        self._ready = asyncio.Event()
-        self._room = asyncio.Event()
-        self.lost = False
-        """Nothing reaches the peer any more, not even a goodbye."""
-        self._closed = False
-        self._call: Call | None = None
-
-    def attach(self, call: Call) -> None:
-        self._call = call
+        self.outbox = Outbox()
 
     @property
     def congested(self) -> bool:
-        return self._size > CONGESTED_BYTES
+        return self.outbox.congested
 
     def notify(self, notice: Notice) -> None:
         self._protocol.encode(notice)
@@ -287,80 +262,13 @@ class WebSocketLeg:
         self.flush()
         encode = _ENCODERS[self._protocol.output_format]
         self._protocol.encode_audio(response_id, item_id, encode(pcm))
-        self._put(audio=True)
+        self.outbox.put(self._protocol.take(), audio=True)
 
     def clear(self) -> bool:
         """Audio that a slow peer has not taken is stale now. What it has taken it clears by itself, on
         ``speech_started`` or because it asked for the cancel."""
-        kept = [frame for frame in self._outbox if not frame.audio]
-        dropped = len(kept) < len(self._outbox)
-        self._outbox = deque(kept)
-        self._size = sum(len(frame.text) for frame in kept)
-        self._room.set()
-        return dropped
+        return self.outbox.drop_audio()
 
     def flush(self) -> None:
         """Move what the protocol has to send into the outbox."""
-        self._put(audio=False)
-
-    def _put(self, *, audio: bool) -> None:
-        texts = self._protocol.take()
-        if self._closed:
-            return
-        for text in texts:
-            self._outbox.append(_Frame(text, audio))
-            self._size += len(text)
-        if self._outbox:
-            self._ready.set()
-        if self._size > MAX_OUTBOX_BYTES and self._call is not None:
-            self._give_up()
-            self._call.hang_up("peer_not_reading")
-
-    def _give_up(self) -> None:
-        """Nothing more reaches this peer: keep nothing for it."""
-        self.lost = True
-        self._outbox.clear()
-        self._size = 0
-        self.close()
-
-    def close(self) -> None:
-        """Nothing more comes: :meth:`send_to` ends when the outbox is empty."""
-        self._closed = True
-        self._ready.set()
-        self._room.set()
-
-    async def room(self) -> None:
-        """Wait until the peer took enough of what it was sent; others have their turn in any case."""
-        await asyncio.sleep(0)
-        while self._size > UNANSWERED_BYTES and not self._closed:
-            self._room.clear()
-            await self._room.wait()
-
-    async def send_to(self, websocket: WebSocket, call: Call) -> None:
-        """Send until closed. A peer that is gone, or takes nothing for :data:`SEND_S`, ends the call."""
-        while True:
-            await self._ready.wait()
-            self._ready.clear()
-            while self._outbox:
-                was_congested = self.congested
-                text = self._outbox.popleft().text
-                self._size -= len(text)
-                self._room.set()
-                try:
-                    async with asyncio.timeout(SEND_S):
-                        await websocket.send_text(text)
-                except TimeoutError:
-                    self._give_up()
-                    call.hang_up("peer_not_reading")
-                    return
-                except _PEER_GONE:
-                    self._give_up()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(GONE_S):
-                            await call.finished.wait()
-                    call.hang_up("connection_lost")
-                    return
-                if was_congested and not self.congested:
-                    call.writable()
-            if self._closed:
-                return
+        self.outbox.put(self._protocol.take())

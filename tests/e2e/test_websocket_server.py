@@ -24,7 +24,7 @@ from engines.llm.scripted import ScriptedLlm
 from engines.tts.scripted import ScriptedTts
 from gateway import server
 from gateway.settings import Settings
-from gateway.transports import websocket
+from gateway.transports import outbox
 from tests.e2e.wire import Wire, dialled, tone
 from tests.gateway.call_rig import Engines
 from tests.serving import Served, eventually, served
@@ -158,7 +158,7 @@ async def test_a_peer_that_hangs_up_in_a_reply_is_recorded_as_one_that_did() -> 
 
 async def test_peers_that_stop_reading_are_gone_with_their_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     """They keep their end open: what could not be written must not keep ours open, too."""
-    monkeypatch.setattr(websocket, "SEND_S", 0.5)
+    monkeypatch.setattr(outbox, "SEND_S", 0.5)
     monkeypatch.setattr(server, "CUT_S", 0.5)
     async with served(long_replies().set, send_buffer_bytes=16_384) as here, dialled(here.ws) as other:
         await other.expect("session.created")

@@ -9,7 +9,8 @@ import numpy as np
 
 from gateway.realtime.protocol import RealtimeProtocol
 from gateway.realtime.session_object import SessionDefaults
-from gateway.transports.websocket import CONGESTED_BYTES, WebSocketLeg
+from gateway.transports.outbox import CONGESTED_BYTES
+from gateway.transports.websocket import WebSocketLeg
 from streaming.config import SessionConfig
 from streaming.notices import InputCleared
 
@@ -32,7 +33,7 @@ async def test_audio_that_was_not_taken_is_dropped_and_nothing_else() -> None:
     while not leg.congested:
         leg.play("resp_1", "item_1", frame)
     assert leg.clear()
-    assert leg._size < CONGESTED_BYTES
+    assert leg.outbox.size < CONGESTED_BYTES
     assert not leg.clear()
-    kinds = [json.loads(waiting.text)["type"] for waiting in leg._outbox]
+    kinds = [json.loads(waiting.text)["type"] for waiting in leg.outbox.frames]
     assert kinds == ["session.created", "input_audio_buffer.cleared"]

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from gateway.state import Gateway
-from gateway.transports.websocket import CONGESTED_BYTES, SEND_S, UNANSWERED_BYTES
+from gateway.transports.outbox import CONGESTED_BYTES, SEND_S, UNANSWERED_BYTES
 from streaming.notices import CommandFailed
 from tests.gateway.transports.fake_peer import ANNA, LONG, Peer, causes, finish, gateway_with, message, replying
 from tests.virtual_time import virtual
@@ -34,11 +34,11 @@ async def test_a_peer_that_stops_reading_is_hung_up_and_costs_nothing_meanwhile(
         peer.reading.clear()
         await peer.hush(int(SEND_S - 1) * 1000)
         assert leg.congested
-        assert leg._size < CONGESTED_BYTES + 20_000
+        assert leg.outbox.size < CONGESTED_BYTES + 20_000
         await peer.ended()
         assert asyncio.get_running_loop().time() - stopped <= SEND_S + 5
         assert causes(gateway) == ["peer_not_reading"]
-        assert (leg._size, len(leg._outbox)) == (0, 0)
+        assert (leg.outbox.size, len(leg.outbox.frames)) == (0, 0)
 
 
 @virtual
@@ -53,7 +53,7 @@ async def test_a_slow_peer_gets_it_all_in_order_and_late() -> None:
         deepest = 0
         while not peer.of("response.done"):
             await asyncio.sleep(0.05)
-            deepest = max(deepest, leg._size)
+            deepest = max(deepest, leg.outbox.size)
         assert CONGESTED_BYTES < deepest < CONGESTED_BYTES + 20_000
         assert len(peer.audio()) == 3 * 16 * 250 * 48
         await finish(peer)
@@ -72,12 +72,12 @@ async def test_a_peer_that_asks_and_never_reads_costs_no_more_than_the_bound() -
             peer.send_bytes(b"x" * 1_000)
         begun = asyncio.get_running_loop().time()
         while not causes(gateway):
-            assert leg._size < UNANSWERED_BYTES + 100_000
+            assert leg.outbox.size < UNANSWERED_BYTES + 100_000
             await asyncio.sleep(0.01)
         assert causes(gateway) == ["peer_not_reading"]
         await peer.ended()
         assert asyncio.get_running_loop().time() - begun == pytest.approx(SEND_S, abs=0.02)
-        assert (leg._size, len(leg._outbox)) == (0, 0)
+        assert (leg.outbox.size, len(leg.outbox.frames)) == (0, 0)
 
 
 @virtual
@@ -131,7 +131,7 @@ async def test_an_outbox_that_overflows_whatever_the_reason_is_let_go() -> None:
         await peer.ended()
         assert asyncio.get_running_loop().time() == begun, "nobody waits for it"
         assert causes(gateway) == ["peer_not_reading"]
-        assert (leg._size, len(leg._outbox)) == (0, 0)
+        assert (leg.outbox.size, len(leg.outbox.frames)) == (0, 0)
 
 
 async def at_rest(peer: Peer) -> None:
