@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from engines.spec import BackendSpec, Derived, PresetSpec, Weights
+from engines.tts.kokoro_voices import VOICES as KOKORO_VOICES
 
 _ONNX = ("onnxruntime",)
 _FASTER_WHISPER = "engines.stt.faster_whisper:FasterWhisper"
@@ -108,6 +109,7 @@ def _openai(name: str, kind: Any, engine: str, model: str, **options: Any) -> Ba
         family="openai-compatible",
         model=model,
         takes="name",
+        voices=tuple(options.get("voices", ())),
     )
 
 
@@ -187,6 +189,7 @@ ALL_BACKENDS = (
         model="joe",
         takes="weights",
         languages=_ENGLISH,
+        voices=("joe",),
     ),
     BackendSpec(
         "mlx-kokoro",
@@ -202,6 +205,7 @@ ALL_BACKENDS = (
         model="kokoro-82m",
         takes="weights",
         languages=_ENGLISH,
+        voices=KOKORO_VOICES,
     ),
     BackendSpec(
         "torch-kokoro",
@@ -217,6 +221,7 @@ ALL_BACKENDS = (
         model="kokoro-82m",
         takes="weights",
         languages=_ENGLISH,
+        voices=KOKORO_VOICES,
     ),
     _mlx_audio("pocket-tts", "tts", "pocket-tts", 1200),
     _mlx_audio("qwen3-tts", "tts", "qwen3-tts-0.6b", 3000),
@@ -226,7 +231,7 @@ ALL_BACKENDS = (
     BackendSpec("scripted-turn", "turn", "engines.turn.scripted:ScriptedTurn"),
     BackendSpec("scripted-stt", "stt", "engines.stt.scripted:ScriptedStt"),
     BackendSpec("scripted-llm", "llm", "engines.llm.scripted:ScriptedLlm"),
-    BackendSpec("scripted-tts", "tts", "engines.tts.scripted:ScriptedTts"),
+    BackendSpec("scripted-tts", "tts", "engines.tts.scripted:ScriptedTts", voices=("tone",)),
 )
 
 _CPU_STT = ("faster-whisper-base",)

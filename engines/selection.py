@@ -92,6 +92,7 @@ def _with_model(spec: BackendSpec, model: str) -> BackendSpec:
         weights=(weights, *spec.weights[1:]),
         memory_mb=0,
         languages=(),
+        voices=(),
     )
 
 
@@ -122,4 +123,5 @@ def _with_options(spec: BackendSpec, options: Mapping[str, object], *, named: bo
         merged["api_key_env"] = ""  # the key of one service is not for another
     if "base_url" in options and not named and urlsplit(str(options["base_url"])).hostname != _OPENAI:
         merged["model"] = ""  # nor is its model: the first that the server lists
-    return replace(spec, options=merged)
+    voices = merged.get("voices", ())
+    return replace(spec, options=merged, voices=tuple(voices) if isinstance(voices, tuple | list) else ())

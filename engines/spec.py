@@ -76,6 +76,8 @@ class BackendSpec:
     """What else a user may give as its model: a folder or hub repository, or a name that the engine passes on."""
     languages: tuple[str, ...] = ()
     """Primary subtags it knows; empty: any, or it says so itself."""
+    voices: tuple[str, ...] = ()
+    """All that it may speak in, as far as that is known before it is loaded; empty: its weights say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from engines.memory import MemoryGuard
 from engines.opening import open_engines
 from engines.registry import BackendSpec, check_installed
 from gateway import web_pages
-from gateway.agents.agent import Agents
+from gateway.agents.agent import Agents, check_voices_known
 from gateway.engine_watch import watch_engines
 from gateway.phrases import Phrase, Phrases
 from gateway.records.recent import RecentCalls
@@ -64,9 +64,12 @@ def create_app(
     ``progress`` is told of weights that have to be fetched first; ``strict`` raises a call's defects (tests).
 
     Raises:
-        ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``.
+        ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``,
+            ``unknown_voice``.
     """
     lineup = settings.lineup()
+    if engines is None:
+        check_voices_known(settings, lineup)
 
     def opened() -> contextlib.AbstractAsyncContextManager[EngineSet]:
         if engines is not None:

@@ -112,13 +112,14 @@ def serve(
 
 def config_check(config: ConfigFile = None) -> None:
     """Print the settings as they resolve, the key hidden; exit code 2 when they are wrong."""
+    from gateway.agents.agent import check_voices_known
     from gateway.security.listening import check_listening
     from gateway.settings import describe
 
     with _reported():
         settings = _settings(config, {})
         check_listening(settings)
-        settings.lineup()
+        check_voices_known(settings, settings.lineup())
         typer.echo("\n".join(describe(settings)))
 
 

@@ -17,19 +17,12 @@ from engines.tts.g2p.english import EnglishPhonemes, Phonemes, SpokenWord
 from engines.tts.g2p.letters import LetterToSound
 from engines.tts.g2p.lexicon import Lexicon
 from engines.tts.g2p.runs import runs_of
+from engines.tts.kokoro_voices import VOICES
 
 RATE_HZ = 24_000
 FRAME_SAMPLES = 600
 """One frame of the predicted durations, 25 ms."""
 MAX_PHONEMES = 510
-DEFAULT_VOICE = "af_heart"
-VOICES = (
-    DEFAULT_VOICE,
-    *("af_alloy", "af_aoede", "af_bella", "af_jessica", "af_kore", "af_nicole", "af_nova", "af_river", "af_sarah"),
-    *("af_sky", "am_adam", "am_echo", "am_eric", "am_fenrir", "am_liam", "am_michael", "am_onyx", "am_puck"),
-    *("am_santa", "bf_alice", "bf_emma", "bf_isabella", "bf_lily", "bm_daniel", "bm_fable", "bm_george", "bm_lewis"),
-)
-"""The model's English voices: first letter the accent they were trained in, second f or m."""
 
 _BOUNDARY_ID = 0
 _ALPHABET = str.maketrans({"ɾ": "T", "ʔ": "t", "g": "ɡ"})

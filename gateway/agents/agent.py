@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from engines.registry import Lineup
 from gateway.settings import DEFAULT_AGENT, AgentSettings, ConfigurationError, Settings
 from streaming.config import BargeIn, SessionConfig, TurnDetection, TurnMode
 
@@ -84,3 +85,11 @@ class Agents:
         ]
         if problems:
             raise ConfigurationError("unknown_voice", *problems)
+
+
+def check_voices_known(settings: Settings, lineup: Lineup) -> None:
+    """Before anything is loaded: as :meth:`Agents.check_voices`, where the voices of the first text-to-speech backend
+    are known by then."""
+    voices = lineup.chains["tts"][0].voices
+    if voices:
+        Agents.from_settings(settings).check_voices(voices)

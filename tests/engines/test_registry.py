@@ -32,6 +32,17 @@ def test_every_preset_has_a_backend_of_the_right_kind_a_stage(preset: PresetSpec
     assert all(BACKENDS[name].kind == kind for kind in KINDS for name in preset.chain(kind))
 
 
+def test_voices_that_are_known_before_are_those_that_are_spoken() -> None:
+    """Others' are read from their weights, or are the option of that name."""
+    from engines.tts.piper import PiperTts
+    from engines.tts.scripted import ScriptedTts
+
+    assert BACKENDS["piper-joe"].voices == PiperTts.voices
+    assert BACKENDS["scripted-tts"].voices == ScriptedTts().voices
+    assert BACKENDS["openai-speech"].voices == BACKENDS["openai-speech"].options["voices"]
+    assert not [spec.name for spec in BACKENDS.values() if spec.voices and spec.kind != "tts"]
+
+
 def test_importing_the_registry_imports_no_engine() -> None:
     heavy = "onnxruntime ctranslate2 faster_whisper mlx mlx_lm gguf torch transformers huggingface_hub"
     code = f"import sys, engines.registry; print([m for m in {heavy.split()} if m in sys.modules])"

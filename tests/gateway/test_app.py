@@ -20,7 +20,7 @@ from gateway.app import Startup, create_app
 from gateway.records.call_record import CallRecord
 from gateway.settings import AgentSettings, ConfigurationError, Settings
 from gateway.state import Gateway
-from streaming.effects import TurnTimes
+from streaming.turn_times import TurnTimes
 
 NULL = Settings(preset="null", max_calls=2)
 
@@ -125,6 +125,12 @@ async def test_engines_that_were_given_are_used_and_a_voice_nobody_speaks_is_ref
             error = (await settled(app)).error
             assert isinstance(error, ConfigurationError)
             assert error.code == "unknown_voice"
+
+
+def test_a_voice_that_no_engine_of_the_preset_has_is_refused_before_any_is_loaded() -> None:
+    with pytest.raises(ConfigurationError, match="it has tone") as caught:
+        create_app(Settings(preset="null", agents={"anna": AgentSettings(voice="nobody")}))
+    assert caught.value.code == "unknown_voice"
 
 
 async def test_while_draining_it_is_not_ready() -> None:

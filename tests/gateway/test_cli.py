@@ -102,6 +102,35 @@ def test_config_check(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error (tls_required): " in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("preset", "voice", "code"),
+    [
+        ("embedded", "joe", 0),
+        ("embedded", "af_heart", 2),
+        ("mac", "bm_lewis", 0),
+        ("cloud", "joe", 2),
+        ("null", "tone", 0),
+    ],
+)
+def test_config_check_knows_the_voices_of_what_would_speak(tmp_path: Path, preset: str, voice: str, code: int) -> None:
+    (tmp_path / "my.toml").write_text(f'preset = "{preset}"\n[agents.anna]\nvoice = "{voice}"\n', "utf-8")
+    result = offhook("config", "check", "--config", "my.toml")
+    assert result.exit_code == code
+    if code:
+        assert f"error (unknown_voice): agents.anna.voice: no voice {voice!r} in this preset; it has " in result.stderr
+
+
+def test_config_check_leaves_voices_to_the_weights_and_servers_that_only_they_know(tmp_path: Path) -> None:
+    agent = '[agents.anna]\nvoice = "whoever"\n'
+    for engines in ('tts = ["pocket-tts"]', f'tts = ["piper"]\ntts_model = "{tmp_path}"'):
+        (tmp_path / "my.toml").write_text(f"[engines]\n{engines}\n{agent}", "utf-8")
+        result = offhook("config", "check", "--config", "my.toml")
+        assert result.exit_code == 0, result.stderr
+    own = '[engines]\ntts = ["openai-compatible"]\ntts_url = "http://127.0.0.1:1/v1"\ntts_voices = ["someone"]\n'
+    (tmp_path / "my.toml").write_text(own + agent, "utf-8")
+    assert "it has someone" in offhook("config", "check", "--config", "my.toml").stderr
+
+
 def test_config_keys() -> None:
     lines = offhook("config", "keys").output.splitlines()
     assert "port\t8080\tport to listen on; 0 picks a free one" in lines

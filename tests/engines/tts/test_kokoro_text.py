@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from engines.tts.g2p.english import EnglishPhonemes, SpokenWord
 from engines.tts.g2p.lexicon import Lexicon, LexiconTable
 from engines.tts.kokoro_text import (
-    DEFAULT_VOICE,
     MAX_PHONEMES,
-    VOICES,
     KokoroText,
     kokoro_alphabet,
     read_vocab,
     voice_names,
 )
+from engines.tts.kokoro_voices import DEFAULT_VOICE, VOICES
 
 VOCAB = {character: index for index, character in enumerate(" .,!?;:abcdefˈˌTt", start=1)}
 
