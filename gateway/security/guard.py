@@ -52,12 +52,13 @@ class Denial:
 class Right(enum.Flag):
     """What opens a door."""
 
-    NOTHING = enum.auto()
-    """Nobody is asked for a key here; or the endpoint asks by itself."""
     KEY = enum.auto()
+    """Opens everything; where none is set, everybody has it."""
     PAGE_KEY = enum.auto()
     CONSOLE_KEY = enum.auto()
     CLIENT_SECRET = enum.auto()
+    LATER = enum.auto()
+    """The endpoint asks by itself: it takes a client secret from elsewhere, and one that is used up or expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +68,13 @@ class Access:
     right: Right
     secret: ClientSecret | None = None
 
-    @property
-    def full(self) -> bool:
-        """May do anything: it has the key, or there is none."""
-        return self.right in (Right.KEY, Right.NOTHING)
-
 
 def rights_for(path: str) -> Right:
     """What opens a path. The key opens all of them."""
     if path in ("/v1/realtime", CALLS_PATH):
         return Right.KEY | Right.CLIENT_SECRET
-    if path.startswith(CALLS_PATH + "/"):  # a page that goes away can say so in a body only: the endpoint looks
-        return Right.KEY | Right.CLIENT_SECRET | Right.NOTHING
+    if path.startswith(CALLS_PATH + "/"):  # whoever opened a call may end it; a page that goes away has no headers
+        return Right.KEY | Right.LATER
     if path in (SECRETS_PATH, "/v1/agents"):
         return Right.KEY | Right.PAGE_KEY
     if path.startswith("/v1/console/"):
@@ -141,20 +137,24 @@ class Guard:
         rights = rights_for(connection.scope["path"])
         if presented is not None and presented.startswith(SECRET_PREFIX):
             return self._secret_access(presented, rights)
-        if self._key is None or (presented is None and Right.NOTHING in rights):
-            return Access(Right.NOTHING)
+        if self._key is None:
+            return Access(Right.KEY)
+        if presented is None and Right.LATER in rights:
+            return Access(Right.LATER)
         if presented is None:
             return _unauthorized("missing_api_key", "A bearer key is needed.")
         return self._typed_access(connection, presented, rights)
 
     def _secret_access(self, presented: str, rights: Right) -> Access | Denial:
+        if Right.LATER in rights:
+            return Access(Right.LATER)
         secret = self.secrets.find(presented)
         if secret is None:
             return _unauthorized("invalid_client_secret", "This client secret is not known here, or it has expired.")
         if Right.CLIENT_SECRET not in rights:
             message = "A client secret opens calls, and nothing else."
             return Denial(403, "client_secret_out_of_scope", message, "permission_error")
-        if Right.NOTHING not in rights and self.secrets.is_used(secret):
+        if self.secrets.is_used(secret):
             return already_used()
         return Access(Right.CLIENT_SECRET, secret)
 

@@ -53,7 +53,7 @@ def code(guard: Guard, path: str, key: str | None, **kwargs: Any) -> str:
         ("/v1/console/events", "key_out_of_scope", "CONSOLE_KEY", "missing_api_key"),
         ("/v1/realtime", "key_out_of_scope", "key_out_of_scope", "missing_api_key"),
         (CALLS, "key_out_of_scope", "key_out_of_scope", "missing_api_key"),
-        (f"{CALLS}/rtc_1/hangup", "key_out_of_scope", "key_out_of_scope", "NOTHING"),
+        (f"{CALLS}/rtc_1/hangup", "key_out_of_scope", "key_out_of_scope", "LATER"),
         ("/v1/calls", "key_out_of_scope", "key_out_of_scope", "missing_api_key"),
         ("/metrics", "key_out_of_scope", "key_out_of_scope", "missing_api_key"),
         (f"{CALLS}x", "key_out_of_scope", "key_out_of_scope", "missing_api_key"),
@@ -84,7 +84,7 @@ def test_a_client_secret_opens_calls_and_nothing_else() -> None:
         said = answer(guard, path, value)
         assert isinstance(said, Denial)
         assert (said.status, said.code) == (401, "ephemeral_token_already_used")
-    assert answer(guard, f"{CALLS}/rtc_1/hangup", value) == Access(Right.CLIENT_SECRET, secret)
+    assert answer(guard, f"{CALLS}/rtc_1/hangup", value) == Access(Right.LATER)
     clock.now_s += 60
     assert code(guard, CALLS, value) == "invalid_client_secret"
 
@@ -93,8 +93,8 @@ def test_without_a_key_all_is_open_but_a_client_secret_is_still_looked_at() -> N
     secrets = ClientSecrets(Clock())
     guard = Guard(Settings(), secrets)
     value, secret = secrets.mint(60)
-    assert code(guard, SECRETS, None) == "NOTHING"
-    assert code(guard, CALLS, "any") == "NOTHING"
+    assert code(guard, SECRETS, None) == "KEY"
+    assert code(guard, CALLS, "any") == "KEY"
     assert answer(guard, CALLS, value) == Access(Right.CLIENT_SECRET, secret)
     assert code(guard, CALLS, "ek_guessed") == "invalid_client_secret"
     secrets.use(secret)
