@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv, from nothing. Variables: PYTHON, PRESET, HOST, PORT.
+# Every target sets up what it needs in .venv, from nothing. Variables: PYTHON, PRESET, HOST, PORT, BENCH.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -14,13 +14,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 # engines/fetch.py reads `pip download --progress-bar raw`, which came with pip 24.1.
 PIP_VERSION := 26.3
+# A competitor's, which bench-media measures beside ours, in an environment of its own: it needs other versions.
+PIPECAT_VENV := .venv-pipecat
+BENCH ?=
 PRESET_EXTRA_embedded := embedded
 PRESET_EXTRA_mlx-cpu := mlx
 PRESET_EXTRA_mac := speech-mlx
 PRESET_EXTRA_cuda := cuda
 EXTRA := $(or $(PRESET_EXTRA_$(PRESET)),embedded)
 
-.PHONY: help run test check bench-call clean
+.PHONY: help run test check bench-call bench-media clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,13 +40,21 @@ check: $(VENV)/.installed-dev ## Lint, types, imports and the fast tests: what a
 bench-call: $(VENV)/.installed-dev ## Latency per stage over 20 simulated calls, speculation off and on
 	@exec $(BIN)/python scripts/bench_call.py --preset '$(PRESET)'
 
+bench-media: $(VENV)/.installed-embedded $(PIPECAT_VENV)/.installed ## A browser call's cost: stock aiortc, ours, pipecat (BENCH=--quick)
+	@exec $(BIN)/python -m scripts.bench_media --pipecat-python $(PIPECAT_VENV)/bin/python $(BENCH)
+
 clean: ## Remove .venv and every cache of the tools (downloaded weights stay)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage *.egg-info
+	rm -rf $(VENV) $(PIPECAT_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage *.egg-info
 
 $(VENV)/.pip-$(PIP_VERSION):
 	@test -n '$(PYTHON)' || { echo "error: no Python 3.11 to 3.13 with venv was found; install one (Debian: python3-venv), or give PYTHON=/path/to/python3" >&2; exit 1; }
 	'$(PYTHON)' -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip==$(PIP_VERSION)'
+	@touch $@
+
+$(PIPECAT_VENV)/.installed: $(VENV)/.pip-$(PIP_VERSION) scripts/bench_media/pipecat.txt constraints.txt
+	$(BIN)/python -m venv --without-pip $(PIPECAT_VENV)
+	$(BIN)/python -m pip --python $(PIPECAT_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps -c constraints.txt -r scripts/bench_media/pipecat.txt
 	@touch $@
 
 $(VENV)/.installed-%: $(VENV)/.pip-$(PIP_VERSION) pyproject.toml constraints.txt

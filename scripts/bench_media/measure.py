@@ -1,0 +1,255 @@
+"""The measurement: which server answers how many calls, for how long, and what is read then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from scripts.bench_media.lateness import Lateness
+from scripts.bench_media.machine import CoreClock, Cores
+from scripts.bench_media.talk import AGENT_HZ, HEARD_FRAME, RTP_HZ, Pattern, joined_lines, opus_packets
+from scripts.bench_media.wire import ROOT, Child, ChildError
+
+LINES = ROOT / "loadtest" / "lines"
+# More late frames than this, and a core has too many calls.
+LATE_SHARE = 0.001
+# More late sends than this, and the callers could not tell who was late.
+OWN_LATE_SHARE = 0.001
+# A server that hears or says less than this share of what it should does not do the work it is measured at.
+_AT_WORK = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    calls: tuple[int, ...] = (5, 10)
+    rounds: int = 3
+    tries: int = 3
+    window_s: float = 6.0
+    warm_up_s: float = 2.0
+    talk_s: float = 3.0
+    climb: tuple[int, ...] = tuple(range(10, 85, 5))
+
+    def patterns(self) -> dict[str, Pattern]:
+        talk_ms = round(self.talk_s * 1000)
+        return {"full": Pattern(talk_ms, 0), "half": Pattern(talk_ms, talk_ms)}
+
+
+QUICK = Plan(calls=(5,), rounds=1, tries=2, window_s=4.0, warm_up_s=1.0, talk_s=2.0, climb=())
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was read over one window of a server that answers ``calls``. Shares are of one core."""
+
+    server: str
+    load: str
+    calls: int
+    cpu_share: float
+    callers_cpu_share: float
+    others_server_core: float | None
+    others_callers_core: float | None
+    frames: Lateness
+    sent: int
+    sent_late: int
+    heard_share: float
+
+    @property
+    def share_per_call(self) -> float:
+        return self.cpu_share / self.calls
+
+    @property
+    def late_share(self) -> float:
+        return self.frames.late / max(1, self.frames.frames)
+
+    @property
+    def void(self) -> bool:
+        """The callers themselves were late: who else was cannot be told, and the server had less to do."""
+        return self.sent_late > OWN_LATE_SHARE * self.sent
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Every window; the climbs' are apart, in the order of the levels."""
+
+    windows: tuple[Window, ...]
+    climbs: Mapping[str, tuple[Window, ...]]
+
+    def share_per_call(self, server: str, load: str, calls: int) -> float | None:
+        """The median over the windows that count; over all if none does. None if there is no window."""
+        of_all = [w for w in self.windows if (w.server, w.load, w.calls) == (server, load, calls)]
+        counted = [w for w in of_all if not w.void] or of_all
+        return median(w.share_per_call for w in counted) if counted else None
+
+    def calls_per_core(self, server: str) -> int | None:
+        """The highest level of the climb at which no more than 0.1 % of the frames were late. None: not climbed."""
+        if server not in self.climbs:
+            return None
+        return max((w.calls for w in self.climbs[server] if w.late_share <= LATE_SHARE and not w.void), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The servers to compare, each with the interpreter that runs it."""
+
+    servers: Mapping[str, str]
+    cores: Cores
+    say: Callable[[str], None]
+
+    async def run(self, plan: Plan) -> Measured:
+        with tempfile.TemporaryDirectory() as folder:
+            sounds = write_sounds(Path(folder))
+            windows = [
+                window
+                for calls in plan.calls
+                for _ in range(plan.rounds)
+                for server in self.servers
+                for window in await self._round(server, calls, plan, sounds)
+            ]
+            climbs = {server: await self._climb(server, plan, sounds) for server in self.servers if plan.climb}
+        return Measured(tuple(windows), climbs)
+
+    async def _round(self, server: str, calls: int, plan: Plan, sounds: tuple[str, str]) -> list[Window]:
+        """One window of each load, with a server that was started for it."""
+        async with self._call_centre(server, sounds) as centre:
+            await centre.add_calls(calls)
+            found = []
+            for load, pattern in plan.patterns().items():
+                await centre.talk(pattern)
+                await asyncio.sleep(plan.warm_up_s)
+                found.append(await self._good_window(centre, load, plan))
+                check_at_work(found[-1], pattern)
+            return found
+
+    async def _climb(self, server: str, plan: Plan, sounds: tuple[str, str]) -> tuple[Window, ...]:
+        """More and more calls, until frames go late in every window tried, or the server no longer answers."""
+        found: list[Window] = []
+        async with self._call_centre(server, sounds) as centre:
+            await centre.talk(plan.patterns()["full"])
+            for calls in plan.climb:
+                try:
+                    await centre.add_calls(calls - centre.calls)
+                except ChildError as failure:
+                    self.say(f"{server}: {failure}")
+                    break
+                await asyncio.sleep(plan.warm_up_s)
+                found.append(await self._good_window(centre, "full", plan, in_time=True))
+                if found[-1].late_share > LATE_SHARE:
+                    break
+        return tuple(found)
+
+    async def _good_window(self, centre: CallCentre, load: str, plan: Plan, *, in_time: bool = False) -> Window:
+        """The first window that is not void (and, in a climb, without late frames), or the best of those tried."""
+        tried: list[Window] = []
+        for _ in range(plan.tries):
+            tried.append(await centre.window(load, plan.window_s))
+            self.say(progress(tried[-1]))
+            if not tried[-1].void and not (in_time and tried[-1].late_share > LATE_SHARE):
+                break
+        return min(tried, key=lambda window: (window.void, window.late_share if in_time else 0.0))
+
+    @asynccontextmanager
+    async def _call_centre(self, server: str, sounds: tuple[str, str]) -> AsyncIterator[CallCentre]:
+        speech, packets = sounds
+        package = __package__ or "scripts.bench_media"
+        python = self.servers[server]
+        serving = await Child.start(python, f"{package}.server", server, speech, core=self.cores.server)
+        calling = await Child.start(sys.executable, f"{package}.callers", packets, core=self.cores.callers)
+        try:
+            yield CallCentre(server, serving, calling, self.cores)
+        finally:
+            await calling.stop()
+            await serving.stop()
+
+
+def write_sounds(folder: Path) -> tuple[str, str]:
+    """The files of the agents' speech (24 kHz) and of the callers' packets."""
+    speech, packets = folder / "agent.npy", folder / "caller.json"
+    np.save(speech, joined_lines(LINES, AGENT_HZ))
+    packets.write_text(json.dumps([packet.hex() for packet in opus_packets(joined_lines(LINES, RTP_HZ))]))
+    return str(speech), str(packets)
+
+
+class CallCentre:
+    """One server, and its callers."""
+
+    def __init__(self, server: str, serving: Child, calling: Child, cores: Cores) -> None:
+        self.calls = 0
+        self._server = server
+        self._serving = serving
+        self._calling = calling
+        self._cores = cores
+
+    async def add_calls(self, count: int) -> None:
+        for _ in range(count):
+            offer = await self._calling.ask("offer")
+            answer = await self._serving.ask("answer", sdp=offer["sdp"])
+            await self._calling.ask("accept", sdp=answer["sdp"])
+            self.calls += 1
+
+    async def talk(self, pattern: Pattern) -> None:
+        await self._serving.ask("talk", on_ms=pattern.on_ms, off_ms=pattern.off_ms)
+
+    async def window(self, load: str, length_s: float) -> Window:
+        """Measure for ``length_s``."""
+        calling_before, serving_before = await asyncio.gather(
+            self._calling.ask("open_window"), self._serving.ask("read")
+        )
+        clocks = [CoreClock.read(core) for core in (self._cores.server, self._cores.callers)]
+        await asyncio.sleep(length_s)
+        serving, calling = await asyncio.gather(self._serving.ask("read"), self._calling.ask("read"))
+        now = [CoreClock.read(core) for core in (self._cores.server, self._cores.callers)]
+        took_s = serving["at_s"] - serving_before["at_s"]
+        cpu_s = serving["cpu_s"] - serving_before["cpu_s"]
+        callers_cpu_s = calling["cpu_s"] - calling_before["cpu_s"]
+        return Window(
+            server=self._server,
+            load=load,
+            calls=self.calls,
+            cpu_share=cpu_s / took_s,
+            callers_cpu_share=callers_cpu_s / took_s,
+            others_server_core=now[0].others_since(clocks[0], cpu_s),
+            others_callers_core=now[1].others_since(clocks[1], callers_cpu_s),
+            frames=Lateness(calling["frames"], calling["late"], calling["lost"], calling["worst_ms"]),
+            sent=calling["sent"],
+            sent_late=calling["sent_late"],
+            heard_share=(serving["heard_samples"] - serving_before["heard_samples"])
+            / max(1, calling["sent"] * HEARD_FRAME),
+        )
+
+
+def check_at_work(window: Window, pattern: Pattern) -> None:
+    """Raises :class:`ChildError` if the server heard or said too little: a figure for work that was not done."""
+    due = _AT_WORK * pattern.on_ms / pattern.period_ms
+    said = window.frames.frames / max(1, window.sent)
+    if window.heard_share < _AT_WORK or said < due:
+        raise ChildError(
+            f"{window.server} heard {window.heard_share:.0%} of the callers and said {said:.0%} of {due:.0%} due"
+        )
+
+
+def progress(window: Window) -> str:
+    """One line about one window."""
+    others = [share for share in (window.others_server_core, window.others_callers_core) if share is not None]
+    busy = f", others took {others[0]:.0%} and {others[1]:.0%} of the two cores" if len(others) == 2 else ""
+    return (
+        f"{window.server:8} {window.load:4} {window.calls:3} calls: {window.share_per_call:6.2%} of a core a call, "
+        f"{window.frames.late} of {window.frames.frames} frames late, worst {window.frames.worst_ms:.0f} ms; "
+        f"callers {window.callers_cpu_share:.0%}, {window.sent_late} of {window.sent} sends late{busy}"
+        f"{' (VOID)' if window.void else ''}"
+    )
+
+
+def levels(windows: Sequence[Window]) -> tuple[int, ...]:
+    """The numbers of calls that were measured, in order."""
+    return tuple(sorted({window.calls for window in windows}))

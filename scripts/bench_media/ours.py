@@ -1,0 +1,59 @@
+"""This gateway's media path: one ``MediaPeer`` a call, fed by the clock while the agent talks, as a call feeds it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.transports.webrtc import MediaPeer, MediaPolicy
+from scripts.bench_media.server import Conversation
+from scripts.bench_media.talk import FRAME_MS, Pcm16
+
+
+class Server:
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._calls: list[OurCall] = []
+
+    async def answer(self, offer_sdp: str, call: int) -> str:
+        self._calls.append(OurCall(self._conversation, call))
+        return await self._calls[-1].peer.answer(offer_sdp)
+
+
+class OurCall:
+    """The events of one peer, and the task that talks."""
+
+    def __init__(self, conversation: Conversation, call: int) -> None:
+        self.peer = MediaPeer(MediaPolicy(allow_private=True, allow_loopback=True), self)
+        self._conversation = conversation
+        self._call = call
+        self._talk: asyncio.Task[None] | None = None
+
+    def connected(self) -> None:
+        self._talk = asyncio.create_task(self._speak())
+
+    def audio(self, pcm: Pcm16) -> None:
+        self._conversation.heard_samples += len(pcm)
+
+    def lost(self, cause: str) -> None:
+        if self._talk is not None:
+            self._talk.cancel()
+
+    def channel_open(self) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def binary(self) -> None: ...
+
+    def writable(self) -> None: ...
+
+    def suspect(self, silent: bool) -> None: ...
+
+    async def _speak(self) -> None:
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        frames = 0
+        while True:
+            if self._conversation.talking(self._call):
+                self.peer.play(self._conversation.speech.frame(frames))
+            frames += 1
+            await asyncio.sleep(start_s + frames * FRAME_MS / 1000 - loop.time())
