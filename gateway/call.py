@@ -41,7 +41,7 @@ from streaming.jobs import (
     SynthesisFailed,
     Synthesize,
 )
-from streaming.notices import ItemAdded, ItemDeleted, ItemTruncated, Notice, OutputEnded, OutputStarted
+from streaming.notices import ItemAdded, ItemDeleted, ItemTruncated, Notice, OutputEnded, OutputStarted, TurnRecorded
 from streaming.session import Session
 
 _log = structlog.get_logger(__name__)
@@ -355,6 +355,7 @@ class Call:
     def _record_turn(self, effect: fx.RecordTurn) -> None:
         self._metrics.turn(effect.times, self._record.turn(effect.times))
         self._file_transcript()
+        self._leg.notify(TurnRecorded(effect.times))
 
     def _end(self, effect: fx.EndCall) -> None:
         self._cancel_timer(fx.CancelTimer())

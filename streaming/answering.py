@@ -23,7 +23,8 @@ from streaming.effects import (
 from streaming.events import AudioQueued, AudioSent, LoadChanged, PlayoutResumed
 from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token
 from streaming.listening import Utterance
-from streaming.notices import Notice, Reason, Status
+from streaming.notices import ItemTruncated, Notice, Reason, Status
+from streaming.playback import Playback
 from streaming.reply import FIRST_TOKEN_S, STALL_S, STEP_S, Reply
 from streaming.turns import HOLD_MS, InterruptionPolicy, Verdict
 
@@ -67,6 +68,8 @@ class Answering:
         """When the last reply had been heard; None while one is live or the caller has not been answered yet."""
         self.end_cause: str | None = None
         """Set when the call's last words were heard."""
+        self.owed = False
+        """Keys were pressed that no reply has answered yet."""
         self._call_id = call_id
         self._conversation = conversation
         self._new_id = new_id
@@ -75,6 +78,7 @@ class Answering:
         self._policy = InterruptionPolicy()
         self._speculation: tuple[Reply, _Basis] | None = None
         self._tail: Reply | None = None
+        self._playback = Playback(emit)
         self._stalled_at = 0.0
         self._past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
 
@@ -83,6 +87,7 @@ class Answering:
     def start(self, options: ResponseOptions, utterance: Utterance | None, now: float) -> None:
         """Generate a reply to the conversation as it is; ``utterance`` is the turn it answers, if it was spoken."""
         self.drop_speculation()
+        self.owed = False
         reply = self._new(self._config_for(options), options.metadata, utterance, now)
         if options.input_text is None:
             messages = self._conversation.messages(reply.config.preamble())
@@ -134,6 +139,7 @@ class Answering:
         if promoted is None:
             self.start(ResponseOptions(), utterance, now)
             return
+        self.owed = False
         self._emit(Count("speculation_promoted"))
         self._emit(Promote(promoted.epoch))
         promoted.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
@@ -164,6 +170,7 @@ class Answering:
 
     def sent(self, event: AudioSent, now: float) -> None:
         if (reply := self._find(event.epoch, "late_sent")) is not None:
+            self._playback.sent(reply)
             reply.sent(event.sent_samples, now)
 
     def resumed(self, event: PlayoutResumed) -> None:
@@ -233,8 +240,9 @@ class Answering:
         ``first`` is told to the wire after the sound was stopped and before the response's end.
         """
         self.drop_speculation()
-        self.interrupt_tail(now)
+        tail = self._cut_tail(now)
         self.interrupt_reply(reason, onset_at, now, first)
+        self._tell_cut(tail, now)
 
     def interrupt_reply(self, reason: Reason, onset_at: float | None, now: float, first: Notice | None = None) -> None:
         """End the live reply only: a speculation for the words that end it lives on."""
@@ -248,11 +256,34 @@ class Answering:
             reply.stamp_cut(onset_at, now)
         self._emit(Count("barge_in_committed" if reason == "turn_detected" else "response_cancelled"))
         self._end(reply, "cancelled", reason, item, now)
+        self._tell_cut(reply, now)
 
     def interrupt_tail(self, now: float) -> None:
+        """End what is still being heard of a reply that was sent."""
+        self._tell_cut(self._cut_tail(now), now)
+
+    def _cut_tail(self, now: float) -> Reply | None:
         tail, self._tail = self._tail, None
-        if tail is not None and tail.heard_samples(now) < tail.ledger.samples:
-            self.change(tail.cut(now))
+        if tail is None or tail.heard_samples(now) >= tail.ledger.samples:
+            return None
+        self.change(tail.cut(now))
+        return tail
+
+    def _tell_cut(self, reply: Reply | None, now: float) -> None:
+        """Where the output buffer is ours nobody else knows what was heard."""
+        if reply is None or not self._playback.cut(reply) or reply.item_id not in self._conversation:
+            return
+        heard_ms = reply.heard_samples(now) * 1000 // reply.config.output_rate_hz
+        self._emit(Notify(ItemTruncated(reply.item_id, 0, heard_ms, reply.heard_text(now))))
+
+    def clear_output(self, now: float) -> None:
+        """Silence the reply that sounds: a response that is still being made ends with it."""
+        if self._playback.sounding is None:
+            self._emit(Count("nothing_to_clear"))  # stock clients clear after every cancel
+        elif self._playback.sounding is self.reply:
+            self.interrupt("client_cancelled", None, now)
+        else:
+            self.interrupt_tail(now)
 
     def truncate(self, item_id: str, audio_end_ms: int, now: float) -> bool:
         """The client played only this much of a reply. False: no reply that is still known, or it has no such
@@ -285,6 +316,9 @@ class Answering:
             times.append(self.held_at + HOLD_MS / 1000)
         elif reply is not None and reply.all_sent:
             times.append(reply.clock.dry_at(now))
+        heard_at = self._playback.deadline(reply, now)
+        if heard_at is not None:
+            times.append(heard_at)
         return min(times, default=None)
 
     def advance(self, now: float) -> None:
@@ -305,6 +339,7 @@ class Answering:
                 self._end(reply, "incomplete", "max_output_tokens", reply.heard_item(now), now)
             else:
                 self._end(reply, status, "error" if reply.failure else None, reply.heard_item(now), now)
+        self._playback.advance(self.reply, now)
 
     def change(self, item: Item) -> None:
         """Put a new state of an item into the context."""
@@ -317,6 +352,7 @@ class Answering:
         reply, self.reply = self.reply, None
         for epoch in range(max(1, self._epoch - 1), self._epoch + 1):
             self._emit(CancelEpoch(epoch))
+        self._playback.clear()
         if reply is not None and reply.live:
             reply.failure = ("internal_error", "a defect ended this response")
             item = reply.item("failed", reply.heard_text(now), cut=True)
@@ -328,6 +364,7 @@ class Answering:
         """The call ends: stop every job."""
         for reply in self._active():
             self._emit(CancelEpoch(reply.epoch))
+        self._playback.clear()
         if self.reply is not None:
             self._emit(RecordTurn(self.reply.turn_times()))
         self.reply = self._tail = self._speculation = self.held_at = None

@@ -68,6 +68,9 @@ class SessionConfig(msgspec.Struct, frozen=True):
     """False: replies are text only (``output_modalities: ["text"]``)."""
     output_rate_hz: int = 24_000
     """Samples of the reply are counted at this rate, the leg's."""
+    owns_playout: bool = False
+    """The output buffer is ours (WebRTC, SIP): its playing is told, and a reply that is cut is truncated to what was
+    heard. Else the client plays, and says what it played."""
     max_output_tokens: int = 256
     temperature: float = 0.0
     turn: TurnDetection = TurnDetection()

@@ -69,6 +69,9 @@ class Conversation:
     def __len__(self) -> int:
         return len(self._items)
 
+    def __contains__(self, item_id: str) -> bool:
+        return any(item.id == item_id for item in self._items)
+
     @property
     def items(self) -> tuple[Item, ...]:
         return tuple(self._items)
@@ -87,7 +90,7 @@ class Conversation:
         Returns the id of the item before it. Raises :class:`ItemError`: ``item_already_exists``, ``item_not_found``,
         ``item_too_long``.
         """
-        if any(known.id == item.id for known in self._items):
+        if item.id in self:
             raise ItemError("item_already_exists", "an item with this id already exists", "item.id")
         if item.text is not None and len(item.text) > MAX_ITEM_CHARS:
             raise ItemError("item_too_long", f"an item holds at most {MAX_ITEM_CHARS} characters", "item.content")

@@ -6,6 +6,7 @@ import msgspec
 
 from streaming.jobs import FinalizeTranscription, Generate, OpenTranscription, ScoreEndOfTurn, Synthesize
 from streaming.notices import Notice
+from streaming.turn_times import TurnTimes
 
 
 class CloseTranscription(msgspec.Struct, frozen=True):
@@ -75,25 +76,6 @@ class SetTimer(msgspec.Struct, frozen=True):
 
 class CancelTimer(msgspec.Struct, frozen=True):
     """No more ``TimerFired``."""
-
-
-class TurnTimes(msgspec.Struct, frozen=True):
-    """Milliseconds after the caller's last voiced sample, None where it did not happen (yet)."""
-
-    response_id: str
-    utterance: int
-    speculative: bool
-    decision_ms: float | None = None
-    final_ms: float | None = None
-    first_token_ms: float | None = None
-    first_clause_ms: float | None = None
-    first_audio_ms: float | None = None
-    first_sent_ms: float | None = None
-    cut_to_silence_ms: float | None = None
-    """From the onset of the caller's interrupting speech to the moment the leg was told to be silent."""
-    prompt_tokens: int = 0
-    prefilled_tokens: int = 0
-    completion_tokens: int = 0
 
 
 class RecordTurn(msgspec.Struct, frozen=True):

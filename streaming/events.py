@@ -123,6 +123,18 @@ class CreateResponse(msgspec.Struct, frozen=True):
     event_id: str | None = None
 
 
+class ClearOutput(msgspec.Struct, frozen=True):
+    """Silence the reply that plays; its item keeps what was heard of it."""
+
+    event_id: str | None = None
+
+
+class Dtmf(msgspec.Struct, frozen=True):
+    """The caller pressed a key of the keypad: one of ``0-9*#A-D``."""
+
+    digit: str
+
+
 class CancelResponse(msgspec.Struct, frozen=True):
     response_id: str | None = None
     event_id: str | None = None
@@ -138,6 +150,8 @@ Command = (
     | TruncateItem
     | CreateResponse
     | CancelResponse
+    | ClearOutput
+    | Dtmf
 )
 
 Event = (

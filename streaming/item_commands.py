@@ -60,7 +60,8 @@ class ItemCommands:
         except ItemError as error:
             self._refuse(error, event.event_id)
             return
-        self._notify(ItemTruncated(event.item_id, event.content_index, event.audio_end_ms))
+        told = self._conversation.get(event.item_id).text
+        self._notify(ItemTruncated(event.item_id, event.content_index, event.audio_end_ms, told))
 
     def _refuse(self, error: ItemError, event_id: str | None) -> None:
         self._notify(CommandFailed(error.code, str(error), error.param, event_id))

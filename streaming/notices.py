@@ -8,6 +8,7 @@ import msgspec
 
 from streaming.conversation import Item
 from streaming.jobs import Usage
+from streaming.turn_times import TurnTimes
 
 Status = Literal["in_progress", "completed", "cancelled", "failed", "incomplete"]
 Reason = Literal["turn_detected", "client_cancelled", "max_output_tokens", "error"]
@@ -55,9 +56,12 @@ class ItemDeleted(msgspec.Struct, frozen=True):
 
 
 class ItemTruncated(msgspec.Struct, frozen=True):
+    """``text`` is what the context keeps of it, the words that were heard; None while it may yet go on."""
+
     item_id: str
     content_index: int
     audio_end_ms: int
+    text: str | None = None
 
 
 class TranscriptDelta(msgspec.Struct, frozen=True):
@@ -130,6 +134,36 @@ class ResponseDone(msgspec.Struct, frozen=True):
     response: Response
 
 
+class PlaybackStarted(msgspec.Struct, frozen=True):
+    """The first frame of a reply left. Told, as its two ends are, only where the output buffer is ours."""
+
+    response_id: str
+
+
+class PlaybackStopped(msgspec.Struct, frozen=True):
+    """The last of a reply was heard."""
+
+    response_id: str
+
+
+class PlaybackCleared(msgspec.Struct, frozen=True):
+    """A reply was silenced before its end."""
+
+    response_id: str
+
+
+class DtmfReceived(msgspec.Struct, frozen=True):
+    """The caller pressed a key of the keypad: one of ``0-9*#A-D``."""
+
+    digit: str
+
+
+class TurnRecorded(msgspec.Struct, frozen=True):
+    """How long a turn took. Told by the call, as it files the record."""
+
+    times: TurnTimes
+
+
 class CommandFailed(msgspec.Struct, frozen=True):
     """One ``error`` event; the call goes on."""
 
@@ -159,5 +193,10 @@ Notice = (
     | OutputTextDelta
     | OutputEnded
     | ResponseDone
+    | PlaybackStarted
+    | PlaybackStopped
+    | PlaybackCleared
+    | DtmfReceived
+    | TurnRecorded
     | CommandFailed
 )

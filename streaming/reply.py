@@ -19,7 +19,6 @@ from streaming.effects import (
     Effect,
     Notify,
     OpenPlayout,
-    TurnTimes,
 )
 from streaming.heard import HeardLedger
 from streaming.jobs import Generate, Message, Priority, Synthesize, Usage, WordEnd
@@ -37,6 +36,7 @@ from streaming.notices import (
 from streaming.pacing import PlayoutClock
 from streaming.text.clauses import ClauseSplitter, Segment
 from streaming.text.speakable import speakable
+from streaming.turn_times import TurnTimes
 
 AHEAD_S = 3.0
 """Speech is made at most this far ahead of what the caller hears."""

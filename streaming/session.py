@@ -26,9 +26,11 @@ from streaming.jobs import (
     Token,
     TranscriptionFailed,
 )
+from streaming.keypad import Keypad
 from streaming.listening import Listening, Utterance
 from streaming.notices import (
     CommandFailed,
+    DtmfReceived,
     IdleTimeout,
     InputCleared,
     InputCommitted,
@@ -67,6 +69,7 @@ class Session:
         self._listening = Listening(call_id, config.language, config.turn, new_id, self._emit, self)
         self._answering = Answering(call_id, config, self.conversation, new_id, self._emit)
         self._items = ItemCommands(self.conversation, self._answering, self._listening, self._notify)
+        self._keypad = Keypad()
         self._new_id = new_id
         self._wanted: ResponseOptions | None = None
         """A response asked for while the words it shall answer are still being transcribed."""
@@ -104,6 +107,8 @@ class Session:
             ev.TruncateItem: self._items.truncate,
             ev.CreateResponse: self._create_response,
             ev.CancelResponse: self._cancel_response,
+            ev.ClearOutput: lambda e, now: self._answering.clear_output(now),
+            ev.Dtmf: self._pressed,
         }
 
     @property
@@ -118,7 +123,7 @@ class Session:
             return "speaking" if reply.clock.sent_samples else "thinking"
         if self._listening.closing:
             return "thinking"
-        return "hearing" if self._listening.current is not None else "waiting"
+        return "hearing" if self._listening.current is not None or self._keypad.open else "waiting"
 
     @property
     def manual(self) -> bool:
@@ -144,6 +149,8 @@ class Session:
             self._notify(InputCleared())
         self._wanted = None
         self._unanswered = None
+        self._keypad.clear()
+        self._answering.owed = False
         self._answering.abandon(now)
         if self._draining:
             self._end("server_drain")
@@ -306,6 +313,27 @@ class Session:
             return
         self._answering.interrupt("client_cancelled", None, now)
 
+    # --- the keypad -------------------------------------------------------------------------------------------
+
+    def _pressed(self, event: ev.Dtmf, now: float) -> None:
+        """A key is meant, as a sound may not be: the first of an entry ends what the agent says."""
+        self._idle_prompts = 0
+        self._notify(DtmfReceived(event.digit))
+        interrupts = self.config.turn.barge_in is not BargeIn.IGNORE and not self._listening.manual
+        if interrupts and not self._keypad.open and not self._is_farewell():
+            self._answering.interrupt("turn_detected", None, now)
+        self._entered(self._keypad.press(event.digit, now))
+
+    def _entered(self, keys: str | None) -> None:
+        """A whole entry is a turn of the caller's; it waits for what is being said or spoken to end."""
+        if keys is None:
+            return
+        item = Item(self._new_id("item"), "user", PartKind.INPUT_TEXT, f"(keypad: {keys})")
+        previous = self.conversation.add(item)
+        self._answering.version += 1
+        self._notify(ItemAdded(item, previous, done=True))
+        self._answering.owed = self.config.turn.create_response and not self._listening.manual
+
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _admit(self, utterance: Utterance) -> None:
@@ -353,6 +381,7 @@ class Session:
             self._end("max_duration")
             return
         self._listening.on_time(now)
+        self._entered(self._keypad.on_time(now))
         if self._answering.held_at is not None:
             spoken = self._listening.newest
             if spoken is None:
@@ -363,10 +392,13 @@ class Session:
         if idle_at is not None and now >= idle_at:
             self._idle(now)
 
+    @property
+    def _nobody_speaks(self) -> bool:
+        return self._listening.current is None and not self._listening.closing
+
     def _idle_at(self) -> float | None:
         since, timeout_ms = self._answering.idle_since, self.config.turn.idle_timeout_ms
-        quiet = not self._answering.busy and self._listening.current is None and not self._listening.closing
-        if not quiet or since is None or timeout_ms is None:
+        if self._answering.busy or not self._nobody_speaks or self._keypad.open or since is None or timeout_ms is None:
             return None
         return since + timeout_ms / 1000 * min(1 << self._idle_prompts, MAX_IDLE_FACTOR)
 
@@ -400,8 +432,17 @@ class Session:
         if self._unanswered is not None and not self._answering.busy:
             utterance, self._unanswered = self._unanswered, None
             self._answering.answer(utterance, None, now)
+        if self._answering.owed and self._nobody_speaks and not self._answering.busy and not self._draining:
+            self._answering.start(ResponseOptions(), None, now)
         last = self._last_word_at + LAST_WORD_S if self._last_word_at is not None else None
-        times = (self._listening.deadline(), self._answering.deadline(now), self._idle_at(), self._ends_at, last)
+        times = (
+            self._listening.deadline(),
+            self._answering.deadline(now),
+            self._keypad.deadline(),
+            self._idle_at(),
+            self._ends_at,
+            last,
+        )
         due = min(time for time in times if time is not None)
         if self._armed is None or due < self._armed:
             self._armed = due

@@ -1,4 +1,4 @@
-"""The 11 client events of the Realtime protocol, and :func:`parse_event` that makes one of a text frame.
+"""The 11 client events of the Realtime protocol, one of ours, and :func:`parse_event` that makes one of a text frame.
 
 Parsing has no state and may run in any thread; 20 MiB take about 60 ms, which is why a large frame should not be
 parsed on the event loop. Unknown fields are ignored, but for those of ``session``.
@@ -62,6 +62,13 @@ class InputClear(msgspec.Struct, frozen=True, tag="input_audio_buffer.clear"):
 
 
 class OutputClear(msgspec.Struct, frozen=True, tag="output_audio_buffer.clear"):
+    event_id: EventId = None
+
+
+class DtmfPressed(msgspec.Struct, frozen=True, tag="offhook.dtmf"):
+    """An extension: keys of a keypad on a page. The keys may be a PIN: no error quotes them, no log holds them."""
+
+    digits: Annotated[str, Meta(pattern=r"^[0-9*#A-D]{1,32}\Z")]
     event_id: EventId = None
 
 
@@ -151,6 +158,7 @@ _Plain = (
     | ItemTruncate
     | ResponseCreate
     | ResponseCancel
+    | DtmfPressed
 )
 ParsedEvent = _Plain | ParsedAppend
 
@@ -168,6 +176,7 @@ _TYPES = frozenset(
         ItemTruncate,
         ResponseCreate,
         ResponseCancel,
+        DtmfPressed,
     )
 )
 

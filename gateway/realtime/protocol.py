@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.realtime import client_events as client
 from gateway.realtime import server_events
@@ -20,25 +21,29 @@ from gateway.realtime.errors import ProtocolError, Rejected
 from gateway.realtime.items import read_item
 from gateway.realtime.responses import read_options
 from gateway.realtime.session_object import Locks, Session, SessionDefaults, WireFormat, merge
-from gateway.realtime.session_patch import SessionPatch
+from gateway.realtime.session_patch import EXTENSIONS, SessionPatch
 from streaming.config import ResponseOptions, SessionConfig
 from streaming.events import (
     CancelResponse,
+    ClearOutput,
     Configure,
     CreateItem,
     CreateResponse,
     DeleteItem,
+    Dtmf,
     RetrieveItem,
     TruncateItem,
 )
 from streaming.notices import (
     InputCommitted,
     Notice,
+    PlaybackStarted,
     ResponseCreated,
     ResponseDone,
     TranscriptCompleted,
     TranscriptDelta,
     TranscriptFailed,
+    TurnRecorded,
 )
 
 NOT_HERE = "not_supported_on_this_transport"
@@ -72,6 +77,8 @@ Inbound = (
     | TruncateItem
     | CreateResponse
     | CancelResponse
+    | ClearOutput
+    | Dtmf
 )
 
 
@@ -96,6 +103,7 @@ class RealtimeProtocol:
         self._model = model
         self._defaults = defaults
         self._new_id = new_id
+        self._now_s = now_s
         self._media = media
         self._expires_at_s = int(now_s() + defaults.config.max_call_s)
         self._conversation_id = new_id("conv")
@@ -109,7 +117,7 @@ class RealtimeProtocol:
     @property
     def config(self) -> SessionConfig:
         """What the call's session is to do now; the first one, before any update."""
-        return self._session.config(self._defaults)
+        return replace(self._session.config(self._defaults), owns_playout=self._media)
 
     @property
     def input_format(self) -> WireFormat:
@@ -170,6 +178,8 @@ class RealtimeProtocol:
                 return [CommitAudio(event.event_id)]
             case client.InputClear():
                 return [ClearAudio(event.event_id)]
+            case client.OutputClear() if self._media:
+                return [ClearOutput(event.event_id)]
             case client.OutputClear():
                 raise Rejected(
                     NOT_HERE,
@@ -189,6 +199,8 @@ class RealtimeProtocol:
                 return [CreateResponse(options, event.event_id)]
             case client.ResponseCancel():
                 return [CancelResponse(event.response_id, event.event_id)]
+            case client.DtmfPressed():
+                return [Dtmf(digit) for digit in event.digits]
             case _:
                 assert_never(event)
 
@@ -227,7 +239,7 @@ class RealtimeProtocol:
     def encode(self, notice: Notice) -> None:
         """Queue the events of a notice, in the order the protocol promises."""
         if self._wanted(notice):
-            for event in server_events.events_of(notice, self._session, self._conversation_id):
+            for event in server_events.events_of(notice, self._session, self._conversation_id, self._now_s):
                 self._send(event)
 
     def encode_audio(self, response_id: str, item_id: str, audio: bytes) -> None:
@@ -254,6 +266,10 @@ class RealtimeProtocol:
                 self._responding.add(notice.response.id)
             case ResponseDone():
                 self._responding.discard(notice.response.id)
+            case PlaybackStarted():
+                self._output_flowed = True
+            case TurnRecorded():
+                return EXTENSIONS in self._session.include
             case _:
                 pass
         return True

@@ -6,6 +6,7 @@ Events are plain dicts without ``event_id``; :func:`stamp` makes the JSON text w
 from __future__ import annotations
 
 import binascii
+from collections.abc import Callable
 from typing import Any, assert_never
 
 import msgspec
@@ -14,6 +15,8 @@ from gateway.realtime.errors import ErrorType, ProtocolError
 from gateway.realtime.items import show_item
 from gateway.realtime.responses import show_response
 from gateway.realtime.session_object import Session
+from gateway.realtime.session_patch import EXTENSIONS
+from gateway.records.call_record import turn_view
 from streaming import notices
 from streaming.conversation import Item, PartKind
 
@@ -29,6 +32,11 @@ ResponseNotice = (
     | notices.OutputEnded
     | notices.ResponseDone
 )
+_PLAYBACK = {
+    notices.PlaybackStarted: "output_audio_buffer.started",
+    notices.PlaybackStopped: "output_audio_buffer.stopped",
+    notices.PlaybackCleared: "output_audio_buffer.cleared",
+}
 
 
 def stamp(event: Event, event_id: str) -> str:
@@ -58,8 +66,10 @@ def error(fault: ProtocolError) -> Event:
     return {"type": "error", "error": body}
 
 
-def events_of(notice: notices.Notice, session: Session, conversation_id: str) -> list[Event]:
-    """The server events of one notice, in the order the protocol promises."""
+def events_of(
+    notice: notices.Notice, session: Session, conversation_id: str, now_s: Callable[[], float]
+) -> list[Event]:
+    """The server events of one notice, in the order the protocol promises. ``now_s`` is Unix time."""
     match notice:
         case notices.SpeechStarted(item_id, start_ms):
             return [_input_buffer("speech_started", audio_start_ms=start_ms, item_id=item_id)]
@@ -79,8 +89,9 @@ def events_of(notice: notices.Notice, session: Session, conversation_id: str) ->
             return [_item("retrieved", item=show_item(item, session.transcription is not None))]
         case notices.ItemDeleted(item_id):
             return [_item("deleted", item_id=item_id)]
-        case notices.ItemTruncated(item_id, content_index, end_ms):
-            return [_item("truncated", item_id=item_id, content_index=content_index, audio_end_ms=end_ms)]
+        case notices.ItemTruncated(item_id, content_index, end_ms, text):
+            heard = {"transcript": text} if EXTENSIONS in session.include else {}
+            return [_item("truncated", item_id=item_id, content_index=content_index, audio_end_ms=end_ms, **heard)]
         case notices.TranscriptDelta(item_id, delta):
             return [_transcription("delta", item_id, delta=delta)]
         case notices.TranscriptCompleted(item_id, transcript, audio_ms):
@@ -89,6 +100,12 @@ def events_of(notice: notices.Notice, session: Session, conversation_id: str) ->
         case notices.TranscriptFailed(item_id, code, message):
             fault = {"type": "transcription_error", "code": code, "message": message, "param": None}
             return [_transcription("failed", item_id, error=fault)]
+        case notices.DtmfReceived(digit):
+            return [_input_buffer("dtmf_event_received", event=digit, received_at=int(now_s()))]
+        case notices.PlaybackStarted() | notices.PlaybackStopped() | notices.PlaybackCleared():
+            return [{"type": _PLAYBACK[type(notice)], "response_id": notice.response_id}]
+        case notices.TurnRecorded(times):
+            return [{"type": "offhook.turn", "turn": turn_view(times)}]
         case notices.CommandFailed(code, message, param, event_id, fault):
             kind: ErrorType = "server_error" if fault == "server" else "invalid_request_error"
             return [error(ProtocolError(code, message, param, event_id, kind))]

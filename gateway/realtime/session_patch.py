@@ -20,6 +20,10 @@ Instructions = Annotated[str, Meta(max_length=MAX_INSTRUCTIONS_CHARS)]
 ShortText = Annotated[str, Meta(max_length=1_024)]
 OutputTokens = Annotated[int, Meta(ge=1, le=MAX_OUTPUT_TOKENS)] | Literal["inf"]
 Modalities = Annotated[list[Literal["audio", "text"]], Meta(min_length=1, max_length=1)]
+EXTENSIONS = "offhook"
+"""In ``include``: what the protocol has no event or field for is told, too. Stock clients take offence at unknown
+events, so they must be asked for."""
+
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
@@ -104,7 +108,9 @@ class SessionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     truncation: Literal["auto", "disabled"] | RetentionRatio | UnsetType | None = UNSET
     tracing: Literal["auto"] | Tracing | UnsetType | None = UNSET
     include: (
-        Annotated[list[Literal["item.input_audio_transcription.logprobs"]], Meta(max_length=1)] | UnsetType | None
+        Annotated[list[Literal["item.input_audio_transcription.logprobs", "offhook"]], Meta(max_length=2)]
+        | UnsetType
+        | None
     ) = UNSET
     prompt: dict[str, Raw] | None = None
     reasoning: None = None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from streaming.effects import TurnTimes
+from streaming.turn_times import TurnTimes
 
 MAX_ENTRIES = 500
 MAX_TURNS = 500

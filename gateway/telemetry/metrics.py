@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from engines.api import EngineHealth
 from gateway.records.call_record import CallRecord
-from streaming.effects import TurnTimes
+from streaming.turn_times import TurnTimes
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 MAX_LABELS = 64

@@ -104,6 +104,7 @@ async def test_a_whole_turn() -> None:
         "OutputTranscriptDelta",
         "OutputEnded",
         "ResponseDone",
+        "TurnRecorded",
     ]
     assert rig.leg.samples() == 4 * 250 * 24
     assert [(entry.role, entry.text) for entry in rig.record.transcript] == [

@@ -33,6 +33,7 @@ from streaming.jobs import (
 )
 from streaming.pacing import Pacer
 from streaming.session import Session
+from streaming.turn_times import TurnTimes
 
 WINDOW = 512
 WINDOW_S = WINDOW / 16_000
@@ -83,7 +84,7 @@ class Scene:
         self.effects: list[fx.Effect] = []
         self.generations: list[Generate] = []
         self.syntheses: list[Synthesize] = []
-        self.records: dict[str, fx.TurnTimes] = {}
+        self.records: dict[str, TurnTimes] = {}
         self.counts: dict[str, int] = {}
         self.sent: list[Heard] = []
         self.ended: str | None = None

@@ -30,7 +30,7 @@ KNOWN_TYPES = frozenset(
     response.output_audio_transcript.delta response.output_audio_transcript.done response.output_text.delta
     response.output_text.done response.function_call_arguments.delta response.function_call_arguments.done
     output_audio_buffer.started output_audio_buffer.stopped output_audio_buffer.cleared
-    rate_limits.updated
+    rate_limits.updated offhook.turn
     """.split()
 )
 
@@ -135,6 +135,7 @@ class OrderChecker:
         self._event_ids: set[str] = set()
         self._client_event_ids: set[str | None] | None = None
         self._transcribes = False
+        self._extended = False
         self._items: set[str] = set()
         self._deleted: set[str] = set()
         self._voices: dict[str, _Voice] = {}
@@ -175,6 +176,7 @@ class OrderChecker:
         waiting = set(self._transcripts) - self._deleted
         self._require(3, not waiting, rest, f"no transcript of {waiting}")
         self._require(5, self.active_response is None, rest, f"response {self.active_response} was never done")
+        self._require(7, self._sounding is None, rest, f"the playback of {self._sounding} never ended")
 
     def _dispatch(self, kind: str, event: Event) -> None:
         if kind in ("session.created", "session.updated"):
@@ -189,6 +191,8 @@ class OrderChecker:
             self._item(kind, event)
         elif kind.startswith("output_audio_buffer."):
             self._playback(kind.removeprefix("output_audio_buffer."), event)
+        elif kind == "offhook.turn":
+            self._turn(event)
         elif kind == "response.created":
             self._response_created(event)
         elif kind == "response.done":
@@ -209,6 +213,7 @@ class OrderChecker:
         assert isinstance(session, dict)
         settings = session["audio"]["input"]
         self._transcribes = settings["transcription"] is not None
+        self._extended = "offhook" in session.get("include", ())
         if settings["turn_detection"] is None:
             self._maybe_gone("started")
 
@@ -227,6 +232,9 @@ class OrderChecker:
 
     def _input(self, name: str, event: Event) -> None:
         if name == "dtmf_event_received":
+            key, at = event.get("event"), event.get("received_at")
+            self._require(9, isinstance(key, str) and len(key) == 1 and key in "0123456789*#ABCD", event, "no key")
+            self._require(9, isinstance(at, int), event, "no time")
             return
         if name == "cleared":
             self._maybe_gone("started", "stopped")
@@ -300,6 +308,9 @@ class OrderChecker:
         else:
             item_id = event["item"]["id"] if name == "retrieved" else event["item_id"]
             self._require(2, item_id in self._items, event, "unknown item")
+            if name == "truncated":
+                told = "transcript" in event
+                self._require(9, told == self._extended, event, "what was heard is told to who asked for it")
             if name == "deleted":
                 self._items.discard(item_id)
                 self._deleted.add(item_id)
@@ -467,4 +478,22 @@ class OrderChecker:
         response = self._responses[str(response_id)]
         expected = "none" if name == "started" else "started"
         self._require(7, response.playback == expected, event, f"playback was {response.playback}")
+        if name == "started":
+            self._require(7, not response.done, event, "a response is not done before it is sent")
+            self._require(7, self._sounding is None, event, f"{self._sounding} still sounds")
+        elif name == "stopped":
+            self._require(7, response.done, event, "what is heard to its end was made to its end")
         response.playback = "started" if name == "started" else "over"
+
+    @property
+    def _sounding(self) -> str | None:
+        """The response whose playback began and has not ended."""
+        return next((response.id for response in self._responses.values() if response.playback == "started"), None)
+
+    # --- extensions -----------------------------------------------------------------------------------------
+
+    def _turn(self, event: Event) -> None:
+        self._require(9, self._extended, event, "an extension nobody asked for")
+        turn = event.get("turn")
+        known = isinstance(turn, dict) and turn.get("response_id") in self._responses
+        self._require(9, known, event, "the times of a response that was never created")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pytest
@@ -18,9 +18,19 @@ def event(kind: str, **fields: Any) -> Event:
     return {"type": kind, **fields}
 
 
-def session(kind: str = "session.created", transcribes: bool = True, turns: bool = True) -> Event:
+def session(
+    kind: str = "session.created", transcribes: bool = True, turns: bool = True, include: Sequence[str] = ()
+) -> Event:
     settings: dict[str, Any] = {"transcription": {} if transcribes else None, "turn_detection": {} if turns else None}
-    return event(kind, session={"type": "realtime", "audio": {"input": settings}})
+    return event(kind, session={"type": "realtime", "audio": {"input": settings}, "include": include})
+
+
+def dtmf(key: Any, at: Any = 1_700_000_000) -> Event:
+    return event("input_audio_buffer.dtmf_event_received", event=key, received_at=at)
+
+
+def without_transcript(cut: Event) -> Event:
+    return {name: value for name, value in cut.items() if name != "transcript"}
 
 
 def item(item_id: str, role: str = "user", status: str = "completed", **fields: Any) -> dict[str, Any]:
@@ -199,7 +209,7 @@ ERROR = event("error", error={"type": "t", "code": "c", "message": "m", "param":
         [*commit("u1"), event("conversation.item.deleted", item_id="u1")],
         [*TURN, event("conversation.item.retrieved", item=item("u1")), *commit("u2", "u1"), *transcript("u2")],
         [*reply(), event("conversation.item.truncated", item_id="a1", content_index=0, audio_end_ms=5)],
-        [event("rate_limits.updated"), ERROR, event("input_audio_buffer.dtmf_event_received", event="1")],
+        [event("rate_limits.updated"), ERROR, dtmf("1")],
         function_call(framed=True),
         function_call(framed=False),
     ],
@@ -213,7 +223,19 @@ def test_playback_on_webrtc() -> None:
     events = without(reply(), "response.output_audio.delta")
     run([session(), *events[:5], playback[0], *events[5:], playback[1]], OrderChecker(transport="webrtc"))
     playback[1]["type"] = "output_audio_buffer.cleared"
-    run([session(), *events, *playback], OrderChecker(transport="webrtc"))
+    run([session(), *events[:5], *playback, *events[5:]], OrderChecker(transport="webrtc"))
+    unended = [session(), *events[:5], playback[0], *events[5:]]
+    breaks(7, unended, OrderChecker(transport="webrtc"), finish=True)
+
+
+def test_extensions_go_to_who_asked_for_them() -> None:
+    cut = event("conversation.item.truncated", item_id="a1", content_index=0, audio_end_ms=5, transcript="he")
+    extensions = [cut, event("offhook.turn", turn={"response_id": "r1"})]
+    run([session(include=["offhook"]), *reply(), *extensions, session("session.updated")])
+    for extension in extensions:
+        breaks(9, [session(), *reply(), extension])
+    breaks(9, [session(include=["offhook"]), *reply(), without_transcript(cut)])
+    breaks(9, [session(include=["offhook"]), event("offhook.turn", turn={"response_id": "r1"})])
 
 
 def test_errors_name_events_that_were_sent() -> None:
@@ -400,8 +422,8 @@ def test_rule_6() -> None:
     breaks(4, [session(), *function_call(False)[:3], reply()[1]])
 
 
-def playback(name: str) -> Event:
-    return event(f"output_audio_buffer.{name}", response_id="r1")
+def playback(name: str, response_id: str = "r1") -> Event:
+    return event(f"output_audio_buffer.{name}", response_id=response_id)
 
 
 @pytest.mark.parametrize(
@@ -411,6 +433,9 @@ def playback(name: str) -> Event:
         ("webrtc", [playback("started")]),
         ("webrtc", [created("r1"), playback("stopped")]),
         ("webrtc", [created("r1"), playback("started"), playback("started")]),
+        ("webrtc", [created("r1"), playback("started"), playback("stopped")]),
+        ("webrtc", [created("r1"), done("r1"), playback("started")]),
+        ("webrtc", [created("r1"), playback("started"), done("r1"), created("r2"), playback("started", "r2")]),
         ("webrtc", [created("r1"), playback("started"), playback("cleared"), playback("stopped")]),
         ("webrtc", reply()),
     ],
@@ -436,3 +461,8 @@ def test_rule_8(body: object) -> None:
 
 def test_rule_8_a_failure_has_a_code() -> None:
     breaks(8, [session(), created("r1"), done("r1", status="failed")])
+
+
+@pytest.mark.parametrize("pressed", [dtmf("12"), dtmf("e"), dtmf(""), dtmf(None), dtmf("1", None)])
+def test_a_key_is_one_key_at_a_time(pressed: Event) -> None:
+    breaks(9, [session(), pressed])

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from gateway.records.call_record import MAX_ENTRIES, MAX_ENTRY_CHARACTERS, MAX_TURNS, CallRecord
 from gateway.records.recent import RecentCalls
-from streaming.effects import TurnTimes
+from streaming.turn_times import TurnTimes
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 678_900, UTC)
 

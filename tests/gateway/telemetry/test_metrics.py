@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.records.call_record import CallRecord
 from gateway.telemetry.metrics import MAX_LABELS, Metrics, measure_loop_lag
-from streaming.effects import TurnTimes
+from streaming.turn_times import TurnTimes
 from tests.virtual_time import virtual
 
 
