@@ -14,15 +14,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import httpx
 import msgspec
 import numpy as np
 import typer
 
+from loadtest.address import call_address
 from loadtest.command import CallOptions, CallUsageError, Say, place_call
-from loadtest.realtime_call import call_url
 from loadtest.script import Patience
 
 STAGES = ("decision_ms", "final_ms", "first_token_ms", "first_clause_ms", "first_audio_ms", "first_sent_ms")
@@ -68,9 +68,7 @@ class Variant:
 
 def record_url(url: str, call_id: str) -> str:
     """Where the gateway behind a call's URL tells of that call."""
-    parts = urlsplit(call_url(url, None))
-    scheme = "https" if parts.scheme == "wss" else "http"
-    return urlunsplit((scheme, parts.netloc, f"/v1/calls/{quote(call_id, safe='')}", "", ""))
+    return call_address(url, None).beside(f"/v1/calls/{quote(call_id, safe='')}")
 
 
 async def run_bench(
@@ -169,7 +167,7 @@ def parse_variant(text: str) -> Variant:
     if not name or not equals:
         raise typer.BadParameter(f"not NAME=URL: {text}")
     try:
-        call_url(url, None)
+        call_address(url, None)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     return Variant(name, url)

@@ -16,9 +16,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from loadtest.address import CallAddress, call_address
+from loadtest.call import CALL_RATE_HZ, SLOT_SAMPLES, CallPlan, CallTape, MediaRoute, Transport
 from loadtest.hearing import hear_spans, open_hearing
 from loadtest.measure import Span, TurnTiming, measure_turns, voiced_spans
-from loadtest.realtime_call import CALL_RATE_HZ, SLOT_SAMPLES, CallPlan, CallTape, call_url, place_realtime_call
+from loadtest.realtime_call import place_realtime_call
 from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
 from loadtest.script import Patience, Turn
 from loadtest.voice import DEFAULT_VOICE, VoiceError, read_line, say_line
@@ -47,7 +49,8 @@ Line = Say | PlayWav
 @dataclass(frozen=True, slots=True)
 class CallOptions:
     """One call. The barge-in, if any, cuts the answer to the first line, or the greeting if there are no lines; it is a
-    turn of its own. ``hearing_model`` is asked (off the loop, after the call) for a CTranslate2 Whisper directory."""
+    turn of its own. ``hearing_model`` is asked (off the loop, after the call) for a CTranslate2 Whisper directory.
+    ``ephemeral`` and ``route`` are those of :class:`~loadtest.call.CallPlan`."""
 
     url: str
     lines: tuple[Line, ...] = ()
@@ -60,6 +63,8 @@ class CallOptions:
     voice: str = DEFAULT_VOICE
     hearing_model: Callable[[], Path | None] | None = None
     patience: Patience | None = None
+    ephemeral: bool = False
+    route: MediaRoute | None = None
 
 
 async def place_call(options: CallOptions) -> CallReport:
@@ -73,10 +78,12 @@ async def place_call(options: CallOptions) -> CallReport:
     if options.record is not None and not options.record.parent.is_dir():
         raise CallUsageError(f"cannot record to {options.record}: no such folder")
     try:
-        call_url(options.url, options.agent)
+        address = call_address(options.url, options.agent)
         turns = await asyncio.to_thread(_turns, options)
     except (VoiceError, ValueError) as error:
         raise CallUsageError(str(error)) from error
+    if options.ephemeral and address.transport is not Transport.WEBRTC:
+        raise CallUsageError("a client secret is what browsers call with: --ephemeral goes with http:// or https://")
     plan = CallPlan(
         options.url,
         turns,
@@ -84,10 +91,12 @@ async def place_call(options: CallOptions) -> CallReport:
         key=options.key,
         max_seconds=options.max_seconds,
         patience=options.patience,
+        ephemeral=options.ephemeral,
+        route=options.route,
     )
     tape = await place_realtime_call(plan)
     try:
-        return await asyncio.to_thread(_report, options, turns, tape)
+        return await asyncio.to_thread(_report, options, address, turns, tape)
     except OSError as error:
         raise CallUsageError(f"cannot write the recording: {error}") from error
 
@@ -110,7 +119,7 @@ def _turn(line: Line, voice: str, barge_in_after_ms: float | None = None) -> Tur
     return Turn(said, pcm, len(pcm) * 1000 / CALL_RATE_HZ, barge_in_after_ms)
 
 
-def _report(options: CallOptions, turns: Sequence[Turn], tape: CallTape) -> CallReport:
+def _report(options: CallOptions, address: CallAddress, turns: Sequence[Turn], tape: CallTape) -> CallReport:
     recording = None
     if options.record is not None and tape.setup_ms is not None:
         options.record.write_bytes(encode_wav([tape.caller, tape.agent], CALL_RATE_HZ))
@@ -139,6 +148,10 @@ def _report(options: CallOptions, turns: Sequence[Turn], tape: CallTape) -> Call
         caller_lag_ms=round(tape.caller_lag_ms, 1),
         errors=tape.log.errors,
         problem=tape.problem,
+        transport=str(address.transport),
+        called=address.url,
+        setup=tape.setup,
+        media=tape.media,
     )
 
 
@@ -185,11 +198,17 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
     @app.command("call", cls=OrderedLines)
     def call(
         ctx: typer.Context,
-        url: Annotated[str, typer.Argument(help="ws:// or wss:// address of a Realtime endpoint.")],
+        url: Annotated[
+            str,
+            typer.Argument(help="ws:// or wss:// address of a Realtime endpoint, or http:// or https:// for WebRTC."),
+        ],
         say: Annotated[list[str] | None, typer.Option(help="Say this; may be given several times.")] = None,
         wav: Annotated[list[Path] | None, typer.Option(help="Play this WAV; may be given several times.")] = None,
         agent: Annotated[str | None, typer.Option(help="The agent to ask for.")] = None,
         key: Annotated[str | None, typer.Option(envvar="OFFHOOK_KEY", help="Bearer key.")] = None,
+        ephemeral: Annotated[
+            bool, typer.Option("--ephemeral", help="Buy a client secret with the key and call with that (WebRTC).")
+        ] = False,
         barge_in_after: Annotated[
             float | None, typer.Option(min=0, help="Interrupt this many ms after the first answer is first heard.")
         ] = None,
@@ -215,6 +234,7 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
             max_seconds=max_seconds,
             voice=voice,
             hearing_model=hearing_model,
+            ephemeral=ephemeral,
         )
         try:
             report = asyncio.run(place_call(options))

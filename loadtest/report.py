@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+_TRANSPORT_NAMES = {"websocket": "WebSocket", "webrtc": "WebRTC"}
+
 
 class TurnReport(msgspec.Struct, frozen=True):
     """One thing the caller said, and what came of it."""
@@ -37,14 +39,41 @@ class GreetingReport(msgspec.Struct, frozen=True):
     late_frames: int
 
 
+class SetupReport(msgspec.Struct, frozen=True):
+    """Where the time of a WebRTC call's set-up went: ms after the offer was posted; null for what never came."""
+
+    answered_ms: float | None
+    """The answer was there."""
+    connected_ms: float | None
+    """ICE and DTLS were through."""
+    channel_open_ms: float | None
+    first_audio_ms: float | None
+    """The first RTP packet came."""
+
+
+class MediaReport(msgspec.Struct, frozen=True):
+    """What became of the agent's RTP on its way to the caller's ear."""
+
+    packets_received: int
+    packets_lost: int
+    """Not there at their time, and concealed."""
+    packets_late: int
+    """Of those, came after all."""
+    packets_reordered: int
+    packets_duplicate: int
+    concealed_ms: int
+    skipped_ms: int
+    """Of silence, to make up for delay."""
+
+
 class CallReport(msgspec.Struct, frozen=True):
     answered: bool
     """The agent was heard to answer the caller (with no turns: to greet)."""
     setup_ms: float | None
     """From the first connection attempt to ``session.created``; null if it never came."""
     end_cause: str
-    """hangup, agent_hangup, time_limit, busy, refused, unauthorized, forbidden, not_found, no_session, stalled or
-    connection_lost."""
+    """hangup, agent_hangup, time_limit, busy, refused, unauthorized, forbidden, not_found, no_media, no_session,
+    stalled or connection_lost."""
     recording: str | None
     """The stereo WAV: caller left, agent right as heard."""
     turns: list[TurnReport]
@@ -57,6 +86,14 @@ class CallReport(msgspec.Struct, frozen=True):
     """``error`` events and malformed messages the server sent, the first 100."""
     problem: str | None
     """For a person: why the call failed or ended early."""
+    transport: str = "websocket"
+    """websocket or webrtc."""
+    called: str | None = None
+    """The address that was called."""
+    setup: SetupReport | None = None
+    """Null but for WebRTC."""
+    media: MediaReport | None = None
+    """Null but for WebRTC."""
 
 
 def to_json(report: CallReport) -> str:
@@ -68,8 +105,12 @@ def to_text(report: CallReport) -> str:
     """The same for a person, several lines."""
     setup = "" if report.setup_ms is None else f" after {report.setup_ms:.0f} ms"
     lines = [f"{'answered' if report.answered else 'NOT ANSWERED'}{setup}, ended: {report.end_cause}"]
+    if report.called:
+        lines.insert(0, f"called {report.called} over {_TRANSPORT_NAMES.get(report.transport, report.transport)}")
     if report.problem:
         lines.append(f"  {report.problem}")
+    if report.setup is not None:
+        lines.append(f"set-up  {_steps(report.setup)}")
     if report.greeting is not None:
         lines.append(f"agent   {_words(report.greeting.agent_text, report.greeting.agent_transcript)}")
     for turn in report.turns:
@@ -83,6 +124,12 @@ def to_text(report: CallReport) -> str:
             times.append(f"{turn.late_frames} late frames")
         lines.append(f"        {', '.join(times)}")
     lines += [f"error   {error}" for error in report.errors]
+    if report.media is not None and (report.media.packets_lost or report.media.packets_late):
+        media = report.media
+        lines.append(
+            f"media   {media.packets_lost} packets were not there in time ({media.packets_late} came late), "
+            f"{media.packets_received} came; {media.concealed_ms} ms concealed"
+        )
     if report.recording:
         lines.append(f"recorded to {report.recording}")
     return "\n".join(lines)
@@ -90,6 +137,16 @@ def to_text(report: CallReport) -> str:
 
 def _words(heard: str | None, transcript: str | None) -> str:
     return heard or (f"(by its own text) {transcript}" if transcript else "(nothing)")
+
+
+def _steps(setup: SetupReport) -> str:
+    steps = {
+        "answered": setup.answered_ms,
+        "media connected": setup.connected_ms,
+        "channel open": setup.channel_open_ms,
+        "first audio": setup.first_audio_ms,
+    }
+    return ", ".join(f"{step} after {_ms(at)}" for step, at in steps.items())
 
 
 def _ms(value: float | None) -> str:

@@ -54,14 +54,15 @@ class WireLog:
         self._heard: dict[str, str | None] = {}
         self._response_turn: dict[str, int] = {}
         self._open_responses: set[str] = set()
+        self._playing: set[str] = set()
         self._said: dict[str, tuple[int, str]] = {}
         self._said_done: set[str] = set()
         self._response_items: dict[str, list[str]] = {}
 
     @property
     def responding(self) -> bool:
-        """A response has begun and is not done."""
-        return bool(self._open_responses)
+        """A response has begun and is not done, or (where the server owns the output buffer) not yet played."""
+        return bool(self._open_responses or self._playing)
 
     @property
     def transcripts_due(self) -> bool:
@@ -90,6 +91,10 @@ class WireLog:
                 self._open_responses.add(event.response.id)
             case "response.done" if event.response and event.response.id:
                 self._open_responses.discard(event.response.id)
+            case "output_audio_buffer.started":
+                self._playing.add(event.response_id or "")
+            case "output_audio_buffer.stopped" | "output_audio_buffer.cleared":
+                self._playing.discard(event.response_id or "")
             case "response.output_audio.delta":
                 items = self._response_items.setdefault(event.response_id or "", [])
                 if item_id not in items:

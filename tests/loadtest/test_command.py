@@ -32,6 +32,10 @@ FIELDS = {
     "caller_lag_ms",
     "errors",
     "problem",
+    "transport",
+    "called",
+    "setup",
+    "media",
 }
 TURN_FIELDS = {
     "said_text",

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from loadtest import realtime_call
+from loadtest import websocket_call
+from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
-from loadtest.realtime_call import CALL_RATE_HZ, CallPlan, CallTape, EndCause, call_url, place_realtime_call
+from loadtest.realtime_call import place_realtime_call
 from loadtest.script import Patience, Turn
 from tests.loadtest.realtime_server import Script, Seen, realtime_server
 
@@ -195,13 +196,13 @@ async def test_a_server_that_stops_reading_ends_the_call(monkeypatch: pytest.Mon
         await asyncio.Event().wait()
 
     monkeypatch.setattr(ClientConnection, "send", never)
-    monkeypatch.setattr(realtime_call, "_SEND_S", 0.01)
+    monkeypatch.setattr(websocket_call, "_SEND_S", 0.01)
     tape, _ = await call(Script(), line("hello"))
     assert tape.end_cause is EndCause.STALLED
 
 
 async def test_a_server_that_says_nothing_is_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(realtime_call, "_CONNECT_S", 0.1)
+    monkeypatch.setattr(websocket_call, "_CONNECT_S", 0.1)
     tape, _ = await call(Script(mute=True), line("hello"))
     assert tape.end_cause is EndCause.NO_SESSION
 
@@ -210,11 +211,3 @@ async def test_a_vanished_server_is_a_lost_connection() -> None:
     tape, _ = await call(Script(abort_after_reply=True), line("hello"), line("more"))
     assert tape.end_cause is EndCause.CONNECTION_LOST
     assert tape.problem == "the connection was lost"
-
-
-def test_urls() -> None:
-    assert call_url("http://h:1/v1/realtime?agent=a&x=1", "b") == "ws://h:1/v1/realtime?x=1&agent=b"
-    assert call_url("wss://h/v1/realtime", None) == "wss://h/v1/realtime"
-    for bad in ("ftp://h/", "h:80", "ws:///path"):
-        with pytest.raises(ValueError, match="not a ws"):
-            call_url(bad, None)

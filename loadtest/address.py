@@ -1,0 +1,58 @@
+"""What a call's URL means: which transport, and where exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from loadtest.call import Transport
+
+CALLS_PATH = "/v1/realtime/calls"
+SECRETS_PATH = "/v1/realtime/client_secrets"
+
+_TRANSPORTS = {
+    "ws": Transport.WEBSOCKET,
+    "wss": Transport.WEBSOCKET,
+    "http": Transport.WEBRTC,
+    "https": Transport.WEBRTC,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallAddress:
+    """``url`` is called as it stands."""
+
+    transport: Transport
+    url: str
+
+    def beside(self, path: str) -> str:
+        """The HTTP address of another of the server's paths (``/v1/...``), behind the same prefix, if it has one."""
+        parts = urlsplit(self.url)
+        scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+        prefix = parts.path.partition("/v1/")[0] if "/v1/" in parts.path else ""
+        return urlunsplit((scheme, parts.netloc, prefix + path, "", ""))
+
+
+def call_address(url: str, agent: str | None) -> CallAddress:
+    """``ws`` and ``wss`` mean the WebSocket, ``http`` and ``https`` WebRTC; ``agent`` joins the query.
+
+    A WebRTC address may be the server's (``http://host:8080``), that of its API (``.../v1``, ``.../v1/realtime``) or
+    the whole of it (``.../v1/realtime/calls``). Raises :class:`ValueError`.
+    """
+    parts = urlsplit(url)
+    transport = _TRANSPORTS.get(parts.scheme)
+    if transport is None or not parts.netloc:
+        raise ValueError(f"not a ws://, wss://, http:// or https:// URL: {url}")
+    path = parts.path if transport is Transport.WEBSOCKET else _calls_path(parts.path)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    if agent is not None:
+        query = [(name, value) for name, value in query if name != "agent"] + [("agent", agent)]
+    return CallAddress(transport, urlunsplit((parts.scheme, parts.netloc, path, urlencode(query), "")))
+
+
+def _calls_path(path: str) -> str:
+    path = path.rstrip("/")
+    for known in (CALLS_PATH, "/v1/realtime", "/v1"):
+        if path.endswith(known):
+            return path.removesuffix(known) + CALLS_PATH
+    return path + CALLS_PATH

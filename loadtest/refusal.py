@@ -1,0 +1,46 @@
+"""What a server's HTTP status means to a person who called it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from loadtest.call import CallOver, CallPlan, EndCause
+
+_SHOWN_CHARACTERS = 300
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: str | None = None
+    message: str | None = None
+
+
+class _Body(msgspec.Struct, frozen=True):
+    error: _Error
+
+
+def refusal(status: int, body: bytes, url: str, plan: CallPlan) -> CallOver:
+    """The end of a call that was answered with ``status`` instead of being taken."""
+    said = _words(body)
+    said = f" ({said})" if said else ""
+    match status:
+        case 401:
+            hint = "the key is not accepted" if plan.key else "a key is needed: give --key"
+            return CallOver(EndCause.UNAUTHORIZED, f"401 from {url}: {hint}{said}")
+        case 403:
+            return CallOver(EndCause.FORBIDDEN, f"403 from {url}: not allowed{said}")
+        case 404:
+            hint = f"no agent named {plan.agent}" if plan.agent else "no such path or agent"
+            return CallOver(EndCause.NOT_FOUND, f"404 from {url}: {hint}{said}")
+        case 503:
+            return CallOver(EndCause.BUSY, f"503 from {url}: busy{said}")
+        case _:
+            return CallOver(EndCause.REFUSED, f"{status} from {url}{said}")
+
+
+def _words(body: bytes) -> str:
+    """The message of an OpenAI-style error, or the body as it is."""
+    try:
+        error = msgspec.json.decode(body, type=_Body).error
+    except msgspec.MsgspecError:
+        return " ".join(body.decode("utf-8", "replace").split())[:_SHOWN_CHARACTERS]
+    return ": ".join(part for part in (error.code, error.message) if part)[:_SHOWN_CHARACTERS]

@@ -1,0 +1,215 @@
+"""A model of how a browser plays RTP: what is heard, slot by slot, of Opus packets that came over a network.
+
+Sans-IO: every method takes ``now_s``, seconds on one monotonic clock. Slots of 20 ms lie on a grid from ``origin_s``.
+The first packet after the buffer was empty waits :data:`PREBUFFER_MS`, then packets play in the order of their sequence
+numbers and at the distances of their RTP timestamps. A packet that is not there when its turn comes while a later one
+is, is lost: it is concealed, from the next packet's in-band FEC where there is some, and thrown away if it comes after
+all. A buffer that runs dry is silent until it has filled again; nothing is skipped for that, so delay grows by what
+came late, and shrinks again in silence once more than :data:`SHRINK_MS` is queued.
+
+aiortc's own buffer is no model of this: it delays audio by 80 ms, after one loss by 281 ms for the rest of the call,
+and throws good packets away with the lost one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtest.measure import VOICED_DBFS
+from streaming.audio.level import rms_dbfs
+
+Pcm16 = npt.NDArray[np.int16]
+
+PREBUFFER_MS = 40
+"""What is gathered before play begins: a desktop browser's buffer on a good network (Chromium measured: 36 ms)."""
+
+SHRINK_MS = PREBUFFER_MS + 100
+"""Silent frames are skipped while more than this is queued."""
+
+MAX_PACKETS = 500
+"""Queued and not yet played; more are dropped and counted."""
+
+RTP_HZ = 48_000
+"""Of Opus timestamps, whatever the audio's own rate (RFC 7587 section 4.1)."""
+
+_MAX_CONCEALED = 25  # packets in a row; beyond that the stream begins anew
+_MAX_OLD = 1_000
+_EARLY_S = 1e-6
+
+
+class OpusDecoding(Protocol):
+    """A stateful decoder to mono at the call's rate."""
+
+    def decode(self, payload: bytes) -> Pcm16: ...
+
+    def recover(self, samples: int, following: bytes | None) -> Pcm16:
+        """A lost packet, from what the following one tells of it, or by concealment."""
+
+
+@dataclass(slots=True)
+class PlayoutCounts:
+    """Packets, but for ``concealed_ms``."""
+
+    received: int = 0
+    lost: int = 0
+    late: int = 0
+    duplicate: int = 0
+    reordered: int = 0
+    dropped: int = 0
+    malformed: int = 0
+    skipped_silent: int = 0
+    concealed_ms: int = 0
+
+
+class RtpPlayout:
+    """One call's ear (:class:`loadtest.call.Ear`). Heard audio is mono int16 at ``rate_hz``."""
+
+    def __init__(
+        self,
+        origin_s: float,
+        decoder: OpusDecoding,
+        *,
+        rate_hz: int = 24_000,
+        slot_ms: int = 20,
+        prebuffer_ms: int = PREBUFFER_MS,
+    ) -> None:
+        self.slot_samples = rate_hz * slot_ms // 1000
+        self.late_slots: list[int] = []
+        self.counts = PlayoutCounts()
+        self._origin_s = origin_s
+        self._decoder = decoder
+        self._rate_hz = rate_hz
+        self._slot_s = slot_ms / 1000
+        self._prebuffer_s = prebuffer_ms / 1000
+        self._slots: list[Pcm16] = []
+        self._packets: dict[int, tuple[int, bytes]] = {}
+        self._decoded = np.zeros(0, dtype=np.int16)
+        self._packet_samples = self.slot_samples
+        self._highest: int | None = None
+        self._next_sequence: int | None = None
+        self._next_timestamp = 0
+        self._play_from_s: float | None = None
+        self._missed: list[int] = []
+        self._dry = True
+        self._voiced = False
+
+    @property
+    def busy(self) -> bool:
+        return self._queued_ms() > SHRINK_MS
+
+    def slot(self, index: int) -> Pcm16:
+        return self._slots[index]
+
+    def heard(self) -> Pcm16:
+        return np.concatenate(self._slots) if self._slots else np.zeros(0, dtype=np.int16)
+
+    def push(self, sequence: int, timestamp: int, payload: bytes, now_s: float) -> None:
+        """A packet arrived: 16-bit sequence number and 32-bit timestamp as on the wire."""
+        self.advance(now_s)
+        self.counts.received += 1
+        sequence = self._unwrapped(sequence)
+        if sequence in self._packets:
+            self.counts.duplicate += 1
+            return
+        if self._next_sequence is not None and sequence < self._next_sequence:
+            if self._next_sequence - sequence <= _MAX_OLD:
+                self.counts.late += 1
+                return
+            self._begin_anew()
+        if len(self._packets) >= MAX_PACKETS:
+            self.counts.dropped += 1
+            return
+        if self._highest is not None and sequence < self._highest:
+            self.counts.reordered += 1
+        self._highest = sequence if self._highest is None else max(self._highest, sequence)
+        if not self._packets and len(self._decoded) < self.slot_samples:
+            self._play_from_s = now_s + self._prebuffer_s
+            if self._voiced and timestamp == self._next_timestamp:
+                self.late_slots += self._missed  # the sender had not paused: these were holes in its speech
+            self._missed.clear()
+        self._packets[sequence] = (timestamp, payload)
+
+    def advance(self, now_s: float) -> None:
+        """Play every slot that began before ``now_s`` with what was there at its time."""
+        while (start_s := self._origin_s + len(self._slots) * self._slot_s) < now_s - _EARLY_S:
+            self._play_slot(start_s)
+
+    def _play_slot(self, start_s: float) -> None:
+        if self._play_from_s is not None and start_s < self._play_from_s - _EARLY_S:
+            self._miss()
+            return
+        self._play_from_s = None
+        while len(self._decoded) < self.slot_samples and self._packets:
+            self._decode_next()
+        if len(self._decoded) == 0:
+            self._miss()
+            return
+        samples, self._decoded = self._decoded[: self.slot_samples], self._decoded[self.slot_samples :]
+        if len(samples) < self.slot_samples:
+            samples = np.pad(samples, (0, self.slot_samples - len(samples)))
+        self._voiced = rms_dbfs(samples) >= VOICED_DBFS
+        self._slots.append(samples)
+
+    def _miss(self) -> None:
+        self._dry = True
+        self._missed.append(len(self._slots))
+        self._slots.append(np.zeros(self.slot_samples, dtype=np.int16))
+
+    def _decode_next(self) -> None:
+        """The packet whose turn it is, or what stands for it, goes to the samples that play next."""
+        sequence = min(self._packets)
+        timestamp, payload = self._packets[sequence]
+        missing = 0 if self._next_sequence is None else sequence - self._next_sequence
+        if missing > _MAX_CONCEALED:
+            self.counts.lost += missing
+            missing = 0
+        if missing:
+            self.counts.lost += 1
+            self.counts.concealed_ms += self._packet_samples * 1000 // self._rate_hz
+            self._take(self._decoder.recover(self._packet_samples, payload if missing == 1 else None))
+            self._next_sequence = sequence - missing + 1
+            self._next_timestamp = self._after(self._next_timestamp, self._packet_samples)
+            return
+        del self._packets[sequence]
+        paused = (timestamp - self._next_timestamp) & 0xFFFFFFFF if self._next_sequence is not None else 0
+        paused_samples = paused * self._rate_hz // RTP_HZ if paused < 1 << 31 else 0
+        if 0 < paused_samples <= self._rate_hz and not self._dry and self._queued_ms() <= SHRINK_MS:
+            self._take(np.zeros(paused_samples, dtype=np.int16))  # the sender sent nothing for a while
+        self._dry = False
+        self._next_sequence = sequence + 1
+        try:
+            pcm = self._decoder.decode(payload)
+        except ValueError:
+            self.counts.malformed += 1
+            pcm = np.zeros(self._packet_samples, dtype=np.int16)
+        self._packet_samples = len(pcm)
+        self._next_timestamp = self._after(timestamp, len(pcm))
+        if self._queued_ms() > SHRINK_MS and rms_dbfs(pcm) < VOICED_DBFS:
+            self.counts.skipped_silent += 1
+        else:
+            self._take(pcm)
+
+    def _take(self, pcm: Pcm16) -> None:
+        self._decoded = np.concatenate((self._decoded, pcm)) if len(self._decoded) else pcm
+
+    def _after(self, timestamp: int, samples: int) -> int:
+        return (timestamp + samples * RTP_HZ // self._rate_hz) & 0xFFFFFFFF
+
+    def _queued_ms(self) -> float:
+        return (len(self._packets) * self._packet_samples + len(self._decoded)) * 1000 / self._rate_hz
+
+    def _unwrapped(self, sequence: int) -> int:
+        """The 16-bit number continued beyond 65535, as near as can be to the highest so far (RFC 3550 A.1)."""
+        if self._highest is None:
+            return sequence
+        return self._highest + (sequence - self._highest + 0x8000) % 0x10000 - 0x8000
+
+    def _begin_anew(self) -> None:
+        """Another stream: a sender that started over."""
+        self._packets.clear()
+        self._highest = self._next_sequence = None
+        self._missed.clear()

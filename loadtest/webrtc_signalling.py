@@ -1,0 +1,94 @@
+"""The HTTP side of a WebRTC call: an offer goes out, an answer comes back, and a hang-up ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+import msgspec
+
+from loadtest.address import SECRETS_PATH, CallAddress
+from loadtest.call import CallOver, CallPlan, EndCause
+from loadtest.refusal import refusal
+
+_ANSWER_S = 10.0
+_HANG_UP_S = 2.0
+
+
+class _Secret(msgspec.Struct, frozen=True):
+    value: str
+
+
+def on_loopback(url: str) -> bool:
+    """The host is this machine, by a name or an address that says so."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+class Signalling:
+    """One call's HTTP. Close it with :meth:`aclose`."""
+
+    def __init__(self, plan: CallPlan, address: CallAddress) -> None:
+        self._plan = plan
+        self._address = address
+        self._bearer = plan.key
+        self._location: str | None = None
+        local = on_loopback(address.url)
+        self._http = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=not local)  # a proxy can't reach our loopback
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def take_secret(self) -> None:
+        """Buy a client secret with the key; it opens the call in the key's place. Raises :class:`CallOver`."""
+        url = self._address.beside(SECRETS_PATH)
+        query = {"agent": self._plan.agent} if self._plan.agent is not None else {}
+        answer = await self._post(httpx.URL(url, params=query), json={"session": {"type": "realtime"}})
+        try:
+            self._bearer = msgspec.json.decode(answer.content, type=_Secret).value
+        except msgspec.MsgspecError as error:
+            raise CallOver(EndCause.NO_SESSION, f"{url} answered with no client secret") from error
+
+    async def offer(self, sdp: str) -> str:
+        """The answer's SDP. Raises :class:`CallOver`."""
+        url = self._address.url
+        answer = await self._post(url, content=sdp.encode(), headers={"Content-Type": "application/sdp"})
+        location = answer.headers.get("Location")
+        if location and urlsplit(whole := urljoin(url, location))[:2] == urlsplit(url)[:2]:
+            self._location = whole  # the key goes to the server that was called, and to no other
+        if not answer.text.startswith("v=0"):
+            raise CallOver(EndCause.NO_SESSION, f"{url} answered with something that is no SDP")
+        return answer.text
+
+    async def hang_up(self) -> str | None:
+        """Say that the call is over: POST .../hangup, or DELETE where that is not known. Returns what failed."""
+        if self._location is None:
+            return None
+        parts = urlsplit(self._location)
+        try:
+            answer = await self._http.post(
+                parts._replace(path=parts.path + "/hangup").geturl(), headers=self._headers(), timeout=_HANG_UP_S
+            )
+            if answer.status_code in (404, 405):
+                answer = await self._http.delete(self._location, headers=self._headers(), timeout=_HANG_UP_S)
+        except httpx.HTTPError as error:
+            return f"hang-up: {error or type(error).__name__}"
+        return None if answer.is_success else f"hang-up: {answer.status_code}"
+
+    async def _post(self, url: str | httpx.URL, **content: object) -> httpx.Response:
+        headers: Mapping[str, str] = content.pop("headers", {})  # type: ignore[assignment]
+        try:
+            answer = await self._http.post(url, headers={**self._headers(), **headers}, **content)  # type: ignore[arg-type]
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise CallOver(EndCause.REFUSED, f"no answer at {url}: {error or type(error).__name__}") from error
+        if not answer.is_success:
+            raise refusal(answer.status_code, answer.content, str(url), self._plan)
+        return answer
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._bearer}"} if self._bearer else {}

@@ -1,0 +1,170 @@
+"""A call over the OpenAI Realtime (GA) WebSocket, as an unprivileged client makes it: audio as base64 in events."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+
+from loadtest.call import (
+    CALL_RATE_HZ,
+    SLOT_MS,
+    SLOT_SAMPLES,
+    CallOver,
+    CallPlan,
+    EndCause,
+    Pcm16,
+    Voice,
+    frames_of,
+)
+from loadtest.playout import Playout
+from loadtest.refusal import refusal
+from loadtest.report import MediaReport, SetupReport
+from loadtest.wire import ServerEvent, WireLog, decode_event
+
+_CONNECT_S = 10.0
+_SEND_S = 5.0
+_MAX_MESSAGE = 24 * 1024 * 1024
+
+_PCM = {"format": {"type": "audio/pcm", "rate": CALL_RATE_HZ}}
+
+
+def _append(frame: Pcm16) -> bytes:
+    audio = base64.b64encode(frame.astype("<i2", copy=False).tobytes()).decode("ascii")
+    return msgspec.json.encode({"type": "input_audio_buffer.append", "audio": audio})
+
+
+def encode_voice(plan: CallPlan) -> Voice:
+    """Every frame as the event that carries it."""
+    silence = _append(np.zeros(SLOT_SAMPLES, dtype=np.int16))
+    return Voice(tuple([_append(frame) for frame in frames_of(turn.pcm)] for turn in plan.turns), silence)
+
+
+async def dial_websocket(plan: CallPlan, url: str) -> WebSocketWire:
+    """Connect and wait for ``session.created``. Raises :class:`CallOver` if that did not come about."""
+    headers = {"Authorization": f"Bearer {plan.key}"} if plan.key else None
+    voice = await asyncio.to_thread(encode_voice, plan)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            connection = await connect(
+                url, additional_headers=headers, compression=None, max_size=_MAX_MESSAGE, close_timeout=2
+            )
+    except InvalidStatus as error:
+        raise refusal(error.response.status_code, bytes(error.response.body or b""), url, plan) from error
+    except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
+        raise CallOver(EndCause.REFUSED, f"no answer at {url}: {error or type(error).__name__}") from error
+    try:
+        created = await _first_event(connection)
+    except BaseException:
+        await connection.close()
+        raise
+    now_s = loop.time()
+    return WebSocketWire(connection, created, voice, origin_s=now_s, setup_ms=(now_s - began_s) * 1000)
+
+
+async def _first_event(connection: ClientConnection) -> ServerEvent:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            first = decode_event(await connection.recv())
+    except (TimeoutError, msgspec.MsgspecError) as error:
+        raise CallOver(EndCause.NO_SESSION, "the server did not begin with session.created") from error
+    except ConnectionClosed as closed:
+        raise _closing(closed) from closed
+    if first.type != "session.created":
+        raise CallOver(EndCause.NO_SESSION, f"the server began with {first.type}, not with session.created")
+    return first
+
+
+class WebSocketWire:
+    """See :class:`loadtest.call.Wire`."""
+
+    formats: Mapping[str, Any] = {"input": _PCM, "output": _PCM}
+
+    def __init__(
+        self, connection: ClientConnection, created: ServerEvent, voice: Voice, *, origin_s: float, setup_ms: float
+    ) -> None:
+        self.created = created
+        self.voice = voice
+        self.origin_s = origin_s
+        self.setup_ms = setup_ms
+        self.ear = Playout(origin_s, rate_hz=CALL_RATE_HZ, slot_ms=SLOT_MS)
+        self._connection = connection
+        self._clock = asyncio.get_running_loop().time
+
+    async def send_voice(self, frame: bytes) -> None:
+        await self._send(frame.decode())
+
+    async def send_event(self, event: Mapping[str, object]) -> None:
+        await self._send(msgspec.json.encode(event).decode())
+
+    async def receive(self) -> str | bytes:
+        try:
+            return await self._connection.recv()
+        except ConnectionClosed as closed:
+            raise _closing(closed) from closed
+
+    async def on_event(self, event: ServerEvent, log: WireLog) -> None:
+        now_s = self._clock()
+        match event.type:
+            case "response.output_audio.delta":
+                try:
+                    pcm = np.frombuffer(base64.b64decode(event.delta or "", validate=True), dtype="<i2")
+                except (binascii.Error, ValueError):
+                    log.note_error("malformed audio delta")
+                else:
+                    self.ear.push(event.item_id or "", pcm.astype(np.int16, copy=False), now_s)
+            case "response.output_audio.done":
+                self.ear.finish(event.item_id or "", now_s)
+            case "response.done":
+                for item_id in log.items_of((event.response and event.response.id) or ""):
+                    self.ear.finish(item_id, now_s)
+            case "input_audio_buffer.speech_started" | "output_audio_buffer.cleared":
+                await self._flush(now_s)
+
+    async def hang_up(self) -> None:
+        await self._connection.close()
+
+    def setup(self) -> SetupReport | None:
+        return None
+
+    def media(self) -> MediaReport | None:
+        return None
+
+    async def _flush(self, now_s: float) -> None:
+        """Stop the sound and say what was heard: over a WebSocket, only the client knows (Realtime guide, truncate)."""
+        for cut in self.ear.flush(now_s):
+            truncate = {"item_id": cut.item_id, "content_index": 0, "audio_end_ms": cut.played_ms}
+            await self.send_event({"type": "conversation.item.truncate", **truncate})
+
+    async def _send(self, message: str) -> None:
+        """A server that reads nothing for 5 s ends the call."""
+        try:
+            async with asyncio.timeout(_SEND_S):
+                await self._connection.send(message)
+        except ConnectionClosed as closed:
+            raise _closing(closed) from closed
+        except TimeoutError as error:
+            raise CallOver(EndCause.STALLED, "the server stopped reading") from error
+
+
+def _closing(closed: ConnectionClosed) -> CallOver:
+    code = closed.rcvd.code if closed.rcvd else None
+    reason = f": {closed.rcvd.reason}" if closed.rcvd and closed.rcvd.reason else ""
+    match code:
+        case 1013:
+            return CallOver(EndCause.BUSY, f"the gateway is busy{reason}")
+        case 1000 | 1001:
+            return CallOver(EndCause.AGENT_HANGUP)
+        case None:
+            return CallOver(EndCause.CONNECTION_LOST, "the connection was lost")
+        case _:
+            return CallOver(EndCause.CONNECTION_LOST, f"closed by the server with {code}{reason}")
