@@ -1,0 +1,1 @@
+"""Calls over WebRTC: the peer (media and data channel), and the signalling around it."""

@@ -1,0 +1,442 @@
+"""One browser: its media over SRTP, its events over a data channel. Knows nothing of calls, HTTP or settings.
+
+Built on aiortc's DTLS and SCTP and on aioice, not on aiortc's ``RTCPeerConnection``: its receivers hold audio back for
+80 ms and lose more of it for good with each packet lost, its senders code stereo in a thread, frame by frame. Media
+goes past aiortc's tasks both ways: a datagram is decrypted, put in order, decoded and heard where it arrives, and a
+frame is coded, encrypted and sent where it is played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast
+
+import pylibsrtp
+import structlog
+from aiortc import RTCCertificate, RTCDtlsFingerprint, RTCDtlsParameters, RTCDtlsTransport
+from aiortc.rtp import is_rtcp
+
+from engines.api import Pcm16
+from gateway.transports.webrtc.candidates import (
+    IceConnection,
+    IceServer,
+    MediaPolicy,
+    NoMediaPort,
+    remote_candidates,
+)
+from gateway.transports.webrtc.data_channel import DataChannel
+from gateway.transports.webrtc.offer import BadOffer, Local, Offer, parse_offer, write_answer
+from gateway.transports.webrtc.rtcp import FIRST_REPORT_S, REPORT_S, Reports
+from gateway.transports.webrtc.rtp_receiver import RtpReceiver
+from gateway.transports.webrtc.rtp_sender import RtpSender
+from gateway.transports.webrtc.watchdog import Verdict, Watchdog
+
+__all__ = [
+    "BadOffer",
+    "IceServer",
+    "LostCause",
+    "MediaPeer",
+    "MediaPolicy",
+    "MediaStats",
+    "NoMediaPort",
+    "PeerEvents",
+]
+
+_log = structlog.get_logger(__name__)
+
+LostCause = Literal["media_timeout", "connection_lost", "peer_closed", "never_connected", "protocol_error"]
+
+GOODBYE_S = 1.0
+"""Silence after an RTCP BYE: the peer did not only change its microphone."""
+QUIET_FILL_S = 0.1
+"""How often the silence of a peer that sends none (DTX) is told; it stays this far behind the clock, and a bit."""
+
+
+class PeerEvents(Protocol):
+    """All are called on the loop, and neither block nor raise. After :meth:`lost` or ``close()`` none is."""
+
+    def connected(self) -> None: ...
+
+    def channel_open(self) -> None:
+        """The channel ``oai-events``, which the client makes."""
+
+    def audio(self, pcm: Pcm16) -> None:
+        """16 kHz mono, any length, in order; what was lost is concealed, what was not sent is silence."""
+
+    def message(self, text: str) -> None: ...
+
+    def binary(self) -> None: ...
+
+    def writable(self) -> None:
+        """The data channel drained below its mark."""
+
+    def suspect(self, silent: bool) -> None:
+        """Nothing came for a while (True), or something again (False)."""
+
+    def lost(self, cause: LostCause) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MediaStats:
+    packets_in: int
+    packets_out: int
+    lost: int
+    """Of the caller's packets: not there in time."""
+    late: int
+    reordered: int
+    duplicates: int
+    malformed: int
+    resyncs: int
+    """Timestamps that jumped."""
+    concealed_ms: int
+    jitter_ms: float
+    rtt_ms: float | None
+    far_lost: int
+    """Of ours, by the far end's reports."""
+
+
+class MediaPeer:
+    """``answer`` once, then play and send until ``close``, which may be called at any time, and twice."""
+
+    def __init__(self, policy: MediaPolicy, events: PeerEvents, *, clock: Callable[[], float] | None = None) -> None:
+        self._policy = policy
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock if clock is not None else self._loop.time
+        self._link: _Link | None = None
+        self._dtls: RTCDtlsTransport | None = None
+        self._channel: DataChannel | None = None
+        self._receiver: RtpReceiver | None = None
+        self._sender: RtpSender | None = None
+        self._reports: Reports | None = None
+        self._watchdog: Watchdog | None = None
+        self._setup: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._connected = False
+        self._suspect = False
+        self._over = False
+        """Nothing is told any more."""
+        self._rejected = 0
+        self._quiet_told_s = 0.0
+
+    async def answer(self, offer_sdp: str) -> str:
+        """The answer to an offer; media connects behind it, and :meth:`PeerEvents.connected` tells when.
+
+        Raises :class:`BadOffer`, and :class:`NoMediaPort` if this host has nothing left to listen at; nothing
+        is left behind then.
+        """
+        if self._link is not None or self._over:
+            raise RuntimeError("a peer answers one offer")
+        offer = parse_offer(offer_sdp)
+        try:
+            self._link = _Link(IceConnection(self._policy))
+            await self._link.ice.gather_candidates()
+            answer = self._prepare(offer, self._link)
+        except BaseException:
+            await self.close()
+            raise
+        self._setup = self._loop.create_task(self._connect(offer), name="webrtc-setup")
+        return answer
+
+    def play(self, pcm: Pcm16) -> None:
+        """One 20 ms frame, mono, 24 kHz: coded and sent at once. Before the connection is up it is dropped."""
+        if self._sender is not None and self._connected:
+            self._sender.play(pcm)
+
+    def clear(self) -> None:
+        """The reply was cut: the next frame begins another talk spurt."""
+        if self._sender is not None and self._connected:
+            self._sender.clear()
+
+    def send(self, text: str) -> bool:
+        """One event. False: the channel is not open, too much waits, or the peer does not take messages that long."""
+        return self._channel is not None and self._channel.send(text)
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._channel.buffered_bytes if self._channel is not None else 0
+
+    def stats(self) -> MediaStats:
+        receiver, sender, reports = self._receiver, self._sender, self._reports
+        if receiver is None or sender is None or reports is None:
+            return MediaStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, None, 0)
+        counts = receiver.counts
+        return MediaStats(
+            packets_in=counts.received,
+            packets_out=sender.packets,
+            lost=counts.lost,
+            late=counts.late,
+            reordered=counts.reordered,
+            duplicates=counts.duplicates,
+            malformed=receiver.malformed + self._rejected,
+            resyncs=counts.resyncs,
+            concealed_ms=receiver.concealed_ticks // 48,
+            jitter_ms=receiver.jitter_ms,
+            rtt_ms=reports.rtt_ms,
+            far_lost=reports.far_lost,
+        )
+
+    async def close(self) -> None:
+        """Say goodbye and let go of everything."""
+        if self._closing is None:
+            self._over = True
+            self._closing = self._loop.create_task(self._close(), name="webrtc-close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._setup is not None:
+            self._setup.cancel()
+            await asyncio.wait({self._setup})
+        if self._sender is not None:
+            self._sender.close()
+        if self._reports is not None and self._connected:
+            self._reports.send_goodbye()
+        if self._channel is not None:
+            await self._channel.stop()
+        if self._dtls is not None:
+            reading = self._dtls._task
+            await self._dtls.stop()
+            if reading is not None:
+                await asyncio.wait({reading})
+            self._dtls.remove_all_listeners()
+        if self._link is not None:
+            await self._link.ice.close()
+
+    def _prepare(self, offer: Offer, link: _Link) -> str:
+        """Everything that the answer names."""
+        cname = secrets.token_hex(8)
+        certificate = RTCCertificate.generateCertificate()
+        self._dtls = RTCDtlsTransport(cast(Any, link), [certificate])
+        self._dtls._set_role("server" if offer.setup == "active" else "client")
+        self._dtls.on("statechange", self._on_dtls_state)
+        if offer.channel is not None:
+            self._channel = DataChannel(self._dtls, _ChannelListener(self))
+        self._receiver = RtpReceiver(offer.opus, self._hear)
+        self._sender = RtpSender(offer.opus, self._send_rtp, self._clock)
+        self._reports = Reports(self._sender, self._receiver, cname, self._send_rtp, self._clock)
+        fingerprints = {print_.algorithm: print_.value for print_ in certificate.getFingerprints()}
+        local = Local(
+            session_id=secrets.randbits(62),
+            ufrag=link.ice.local_username,
+            pwd=link.ice.local_password,
+            fingerprint=fingerprints["sha-256"],
+            setup="passive" if offer.setup == "active" else "active",
+            candidates=link.ice.answer_candidates(),
+            ssrc=self._sender.ssrc,
+            cname=cname,
+            sctp_port=self._channel.port if self._channel is not None else 5000,
+            max_message_bytes=self._channel.max_message_bytes if self._channel is not None else 0,
+        )
+        return write_answer(offer, local)
+
+    async def _connect(self, offer: Offer) -> None:
+        assert self._link is not None
+        assert self._dtls is not None
+        ice = self._link.ice
+        try:
+            async with asyncio.timeout(self._policy.setup_s):
+                ice.remote_username, ice.remote_password = offer.ufrag, offer.pwd
+                ice.remote_is_lite = offer.ice_lite
+                ice.ice_controlling = offer.ice_lite  # RFC 8445, section 6.1.1
+                for candidate in remote_candidates(offer.candidates, self._policy):
+                    await ice.add_remote_candidate(candidate)
+                # No end of candidates is told: those of the peer that were left out may still show up as the source of
+                # its own checks.
+                await ice.connect()
+                prints = [RTCDtlsFingerprint(algorithm, value) for algorithm, value in offer.fingerprints]
+                await self._dtls.start(RTCDtlsParameters(fingerprints=prints, role="auto"))
+        except (TimeoutError, ConnectionError):
+            self._lose("never_connected")
+            return
+        if self._over:
+            return
+        if self._dtls.state != "connected":
+            self._lose("never_connected")
+            return
+        await self._start(offer)
+
+    async def _start(self, offer: Offer) -> None:
+        assert self._link is not None
+        assert self._sender is not None
+        now_s = self._clock()
+        self._connected = True
+        self._watchdog = Watchdog(self._policy.suspect_after_s, self._policy.lost_after_s, now_s)
+        self._events.connected()
+        self._link.ice.hear(self._on_media)
+        if offer.direction in ("sendrecv", "recvonly"):
+            self._sender.start()
+        self._at("reports", now_s + FIRST_REPORT_S, self._report)
+        self._watch()
+        if self._channel is not None:
+            await self._channel.start(offer.sctp_port, offer.max_message_bytes)
+
+    # media
+
+    def _on_media(self, data: bytes) -> None:
+        """One datagram of SRTP or SRTCP, as it comes in."""
+        dtls, receiver, reports = self._dtls, self._receiver, self._reports
+        if self._over or dtls is None or receiver is None or reports is None:
+            return
+        now_s = self._clock()
+        try:
+            if is_rtcp(data):
+                reports.receive(dtls._rx_srtp.unprotect_rtcp(data), now_s)
+                return
+            packet = dtls._rx_srtp.unprotect(data)
+        except pylibsrtp.Error:  # forged, sent twice, or of another session
+            self._rejected += 1
+            return
+        receiver.receive(packet, now_s)
+        self._heard(receiver, now_s)
+
+    def _heard(self, receiver: RtpReceiver, now_s: float) -> None:
+        assert self._watchdog is not None
+        self._watchdog.heard(now_s)
+        if self._suspect:
+            self._suspect = False
+            self._events.suspect(False)
+        due_s = receiver.due_s()
+        if due_s is not None and "gap" not in self._timers:
+            self._at("gap", due_s, self._give_up)
+        if receiver.quiet and "quiet" not in self._timers:
+            self._quiet_told_s = now_s
+            self._at("quiet", now_s + 2 * QUIET_FILL_S, self._fill_quiet)
+
+    def _hear(self, pcm: Pcm16) -> None:
+        if not self._over:
+            self._events.audio(pcm)
+
+    def _give_up(self) -> None:
+        """A packet was waited for long enough."""
+        assert self._receiver is not None
+        self._receiver.expire(self._clock())
+        due_s = self._receiver.due_s()
+        if due_s is not None:
+            self._at("gap", due_s, self._give_up)
+
+    def _fill_quiet(self) -> None:
+        """A peer that sends nothing while its caller is silent must not look like one whose packets are late."""
+        receiver, now_s = self._receiver, self._clock()
+        if receiver is None or not receiver.quiet or receiver.heard_s is None:
+            return
+        begins_s = max(self._quiet_told_s, receiver.heard_s + 0.02)
+        until_s = now_s - QUIET_FILL_S
+        if until_s > begins_s and not self._suspect:
+            receiver.fill(int((until_s - begins_s) * 48_000), now_s)
+            self._quiet_told_s = until_s
+        self._at("quiet", now_s + QUIET_FILL_S, self._fill_quiet)
+
+    def _send_rtp(self, data: bytes) -> None:
+        """RTP or RTCP, encrypted and sent within this call."""
+        dtls = self._dtls
+        if dtls is None or not self._connected:
+            return
+        with contextlib.suppress(OSError, pylibsrtp.Error):  # the connection goes down, and its reader tells
+            _run_through(dtls._send_rtp(data))
+
+    def _report(self) -> None:
+        assert self._reports is not None
+        now_s = self._clock()
+        self._reports.send(now_s)
+        self._at("reports", now_s + REPORT_S * (0.75 + secrets.randbelow(500) / 1000), self._report)
+
+    # liveness
+
+    def _watch(self) -> None:
+        assert self._watchdog is not None
+        now_s = self._clock()
+        verdict = self._watchdog.verdict(now_s)
+        if verdict is Verdict.LOST:
+            self._lose("media_timeout")
+            return
+        if verdict is Verdict.SUSPECT and not self._suspect:
+            self._suspect = True
+            self._events.suspect(True)
+        self._at("watch", self._watchdog.next_s(now_s), self._watch)
+
+    def _on_dtls_state(self) -> None:
+        assert self._dtls is not None
+        assert self._link is not None
+        if self._dtls.state == "closed" and self._connected:
+            self._lose("connection_lost" if self._link.ice.lost else "peer_closed")
+
+    def _lose(self, cause: LostCause) -> None:
+        if self._over:
+            return
+        self._over = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._events.lost(cause)
+
+    def _at(self, name: str, when_s: float, act: Callable[[], None]) -> None:
+        """Set the timer of this name; there is one of each."""
+
+        def fire() -> None:
+            self._timers.pop(name, None)
+            if not self._over:
+                act()
+
+        old = self._timers.pop(name, None)
+        if old is not None:
+            old.cancel()
+        self._timers[name] = self._loop.call_later(max(0.0, when_s - self._clock()), fire)
+
+
+class _ChannelListener:
+    """The channel's word to the peer's events."""
+
+    def __init__(self, peer: MediaPeer) -> None:
+        self._peer = peer
+
+    def opened(self) -> None:
+        if not self._peer._over:
+            self._peer._events.channel_open()
+
+    def closed(self) -> None:
+        self._peer._lose("peer_closed")
+
+    def text(self, text: str) -> None:
+        if not self._peer._over:
+            self._peer._events.message(text)
+
+    def binary(self) -> None:
+        if not self._peer._over:
+            self._peer._events.binary()
+
+    def drained(self) -> None:
+        if not self._peer._over:
+            self._peer._events.writable()
+
+    def broken(self) -> None:
+        self._peer._lose("protocol_error")
+
+
+class _Link:
+    """What aiortc's DTLS asks of an ICE transport."""
+
+    def __init__(self, ice: IceConnection) -> None:
+        self.ice = ice
+        self._recv = ice.recv
+        self._send = ice.send
+
+    @property
+    def role(self) -> str:
+        return "controlling" if self.ice.ice_controlling else "controlled"
+
+
+def _run_through(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that does not wait for anything: UDP is sent or dropped, never queued for."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise ConnectionError("sending media waited")
