@@ -89,7 +89,7 @@ def note_instead_of_decode(receiver: RTCRtpReceiver, arrivals: list[Arrival]) ->
     """Every packet that the transport hands to the receiver is noted, and goes no further."""
 
     async def note(packet: Any, arrival_time_ms: int) -> None:
-        arrivals.append(Arrival(packet.sequence_number, packet.timestamp, time.monotonic()))
+        arrivals.append(Arrival(packet.sequence_number, packet.timestamp, time.monotonic(), len(packet.payload)))
 
     assert hasattr(receiver, "_handle_rtp_packet")
     receiver._handle_rtp_packet = note  # type: ignore[method-assign]

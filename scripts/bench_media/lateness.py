@@ -10,20 +10,23 @@ from scripts.bench_media.talk import FRAME_MS, RTP_FRAME
 LATE_MS = 20.0
 # A step of the RTP clock from which a new spurt of talk is taken to begin. Less may be one that was late.
 _NEW_SPURT = 25 * RTP_FRAME
+# Coded silence is 1 to 24 bytes with any of the servers, their speech 37 and more.
+_SPEECH_BYTES = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One packet: RTP sequence number and timestamp (48 kHz), and when it came, in seconds of any clock."""
+    """One packet: RTP sequence number and timestamp (48 kHz), when it came in seconds of any clock, and its payload."""
 
     sequence: int
     timestamp: int
     at_s: float
+    payload_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Frames of one or more calls: how many came, how many more than 20 ms late, how many never."""
+    """Frames of speech, of one or more calls: how many came, how many more than 20 ms late, how many never."""
 
     frames: int
     late: int
@@ -45,12 +48,17 @@ NOTHING = Lateness(0, 0, 0, 0.0)
 def lateness(arrivals: Sequence[Arrival]) -> Lateness:
     """Of one call's packets in order of arrival.
 
-    The n-th frame of a spurt is due n times 20 ms after the spurt's first; the frame that came earliest against this
-    schedule gives its beginning. The schedule counts frames and not RTP timestamps, because a server that stamps a
-    frame with the moment it got round to it would never seem late.
+    Only speech is judged: who says nothing owes no frame. The n-th frame of a spurt is due n times 20 ms after the
+    spurt's first; the frame that came earliest against this schedule gives its beginning. The schedule counts frames
+    and not RTP timestamps, because a server that stamps a frame with the moment it got round to it would never seem
+    late.
     """
     total, spurt = NOTHING, list[Arrival]()
     for arrival in arrivals:
+        if arrival.payload_bytes < _SPEECH_BYTES:
+            # The frame before a silent one may be silence already, with the speech still ringing in it.
+            total, spurt = total + _of_spurt(spurt[:-1]), []
+            continue
         if spurt and (arrival.timestamp - spurt[-1].timestamp) % 2**32 >= _NEW_SPURT:
             total, spurt = total + _of_spurt(spurt), []
         spurt.append(arrival)

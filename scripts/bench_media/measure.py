@@ -92,10 +92,13 @@ class Measured:
         return median(w.share_per_call for w in counted) if counted else None
 
     def calls_per_core(self, server: str) -> int | None:
-        """The highest level of the climb at which no more than 0.1 % of the frames were late. None: not climbed."""
+        """The highest level of the climb at which no more than 0.1 % of the frames were late. None: not climbed.
+
+        A level that was kept in time while the callers were late themselves counts: they made it no easier.
+        """
         if server not in self.climbs:
             return None
-        return max((w.calls for w in self.climbs[server] if w.late_share <= LATE_SHARE and not w.void), default=0)
+        return max((w.calls for w in self.climbs[server] if w.late_share <= LATE_SHARE), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,7 @@ class CallCentre:
         now = [CoreClock.read(core) for core in (self._cores.server, self._cores.callers)]
         took_s = serving["at_s"] - serving_before["at_s"]
         cpu_s = serving["cpu_s"] - serving_before["cpu_s"]
+        heard = serving["heard_samples"] - serving_before["heard_samples"]
         callers_cpu_s = calling["cpu_s"] - calling_before["cpu_s"]
         return Window(
             server=self._server,
@@ -223,8 +227,7 @@ class CallCentre:
             frames=Lateness(calling["frames"], calling["late"], calling["lost"], calling["worst_ms"]),
             sent=calling["sent"],
             sent_late=calling["sent_late"],
-            heard_share=(serving["heard_samples"] - serving_before["heard_samples"])
-            / max(1, calling["sent"] * HEARD_FRAME),
+            heard_share=heard / max(1, calling["sent"] * HEARD_FRAME),
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.transports.webrtc import MediaPeer, MediaPolicy
+from gateway.transports.webrtc.candidates import MediaPolicy
+from gateway.transports.webrtc.peer import LostCause, MediaPeer
 from scripts.bench_media.server import Conversation
 from scripts.bench_media.talk import FRAME_MS, Pcm16
 
@@ -23,7 +24,7 @@ class OurCall:
     """The events of one peer, and the task that talks."""
 
     def __init__(self, conversation: Conversation, call: int) -> None:
-        self.peer = MediaPeer(MediaPolicy(allow_private=True, allow_loopback=True), self)
+        self.peer = MediaPeer(MediaPolicy(allow_loopback=True), self)
         self._conversation = conversation
         self._call = call
         self._talk: asyncio.Task[None] | None = None
@@ -34,7 +35,7 @@ class OurCall:
     def audio(self, pcm: Pcm16) -> None:
         self._conversation.heard_samples += len(pcm)
 
-    def lost(self, cause: str) -> None:
+    def lost(self, cause: LostCause) -> None:
         if self._talk is not None:
             self._talk.cancel()
 

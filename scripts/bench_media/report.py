@@ -103,7 +103,8 @@ def _climbed(measured: Measured, server: str) -> str:
     if last.calls == held:
         return f"{held}, as far as the climb went"
     why = f"{last.late_share:.2%} late, worst {last.frames.worst_ms:.0f} ms, {last.cpu_share:.0%} of the core used"
-    return f"{held} ({last.calls}: {why})"
+    void = "; VOID, the callers were late themselves" if last.void else ""
+    return f"{held} ({last.calls}: {why}{void})"
 
 
 def _lateness_line(windows: Sequence[Window]) -> str:

@@ -42,7 +42,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,
-            env={**os.environ, "LOGURU_LEVEL": "WARNING"},
+            env={**os.environ, "LOGURU_LEVEL": "ERROR"},
             limit=_LINE_BYTES,
         )
         return cls(process, " ".join((module.rpartition(".")[2], *arguments[:1])))

@@ -4,9 +4,16 @@ from scripts.bench_media.lateness import NOTHING, Arrival, Lateness, lateness
 from scripts.bench_media.talk import RTP_FRAME
 
 
-def spurt(delays_ms: list[float], *, sequence: int = 100, timestamp: int = 0, start_ms: float = 0.0) -> list[Arrival]:
+def spurt(
+    delays_ms: list[float], *, sequence: int = 100, timestamp: int = 0, start_ms: float = 0.0, size: int = 80
+) -> list[Arrival]:
     return [
-        Arrival((sequence + n) % 2**16, (timestamp + n * RTP_FRAME) % 2**32, (start_ms + 20 * n + delay_ms) / 1000)
+        Arrival(
+            sequence=(sequence + n) % 2**16,
+            timestamp=(timestamp + n * RTP_FRAME) % 2**32,
+            at_s=(start_ms + 20 * n + delay_ms) / 1000,
+            payload_bytes=size,
+        )
         for n, delay_ms in enumerate(delays_ms)
     ]
 
@@ -28,7 +35,7 @@ def test_the_first_frame_may_be_the_late_one() -> None:
 
 def test_a_frame_stamped_when_it_was_sent_is_late_all_the_same() -> None:
     arrivals = spurt([0, 0, 50, 50])
-    stamped = [Arrival(a.sequence, round(a.at_s * 48_000), a.at_s) for a in arrivals]
+    stamped = [Arrival(a.sequence, round(a.at_s * 48_000), a.at_s, 80) for a in arrivals]
     assert lateness(stamped).late == 2
 
 
@@ -36,6 +43,20 @@ def test_the_silence_between_two_spurts_is_not_lateness() -> None:
     first = spurt([0] * 4)
     second = spurt([0] * 4, sequence=104, timestamp=4 * RTP_FRAME + 3 * 48_000, start_ms=3_090)
     assert lateness(first + second) == Lateness(8, 0, 0, 0.0)
+
+
+def test_silence_is_not_judged() -> None:
+    said = spurt([0, 0, 0])
+    tail = spurt([40, 20, 0], sequence=103, timestamp=3 * RTP_FRAME, start_ms=60, size=20)
+    keep_alive = spurt([0], sequence=106, timestamp=24_000, start_ms=500, size=1)
+    again = spurt([0, 0], sequence=107, timestamp=48_000, start_ms=1000)
+    assert lateness(said + tail + keep_alive + again) == Lateness(4, 0, 0, 0.0)
+
+
+def test_the_frame_before_silence_may_be_silence() -> None:
+    said = spurt([0, 0, 60])
+    silent = spurt([0], sequence=103, timestamp=3 * RTP_FRAME, start_ms=60, size=3)
+    assert lateness(said + silent) == Lateness(2, 0, 0, 0.0)
 
 
 def test_sequence_numbers_and_timestamps_wrap() -> None:

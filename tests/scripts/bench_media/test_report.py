@@ -65,8 +65,11 @@ def test_a_core_holds_the_last_level_without_late_frames() -> None:
     assert "- pipecat: 10, as far as the climb went" in text
 
 
-def test_a_void_level_holds_nothing() -> None:
-    assert Measured((), {"ours": (window("ours", calls=10, sent_late=2),)}).calls_per_core("ours") == 0
+def test_late_callers_void_a_failure_but_not_a_success() -> None:
+    climb = (window("ours", calls=10, sent_late=2), window("ours", calls=15, late=2, sent_late=2))
+    measured = Measured((), {"ours": climb})
+    assert measured.calls_per_core("ours") == 10
+    assert "25% of the core used; VOID, the callers were late themselves)" in report(measured, ("ours",))
 
 
 def test_json_has_figures_and_windows() -> None:
