@@ -95,6 +95,7 @@ class RtpPlayout:
         self._play_from_s: float | None = None
         self._missed: list[int] = []
         self._dry = True
+        self._hole = False
         self._voiced = False
 
     @property
@@ -126,11 +127,11 @@ class RtpPlayout:
         if self._highest is not None and sequence < self._highest:
             self.counts.reordered += 1
         self._highest = sequence if self._highest is None else max(self._highest, sequence)
-        if not self._packets and len(self._decoded) < self.slot_samples:
+        if self._dry and not self._packets:
             self._play_from_s = now_s + self._prebuffer_s
-            if self._voiced and timestamp == self._next_timestamp:
-                self.late_slots += self._missed  # the sender had not paused: these were holes in its speech
-            self._missed.clear()
+            lost = 0 if self._next_sequence is None else sequence - self._next_sequence
+            due = self._after(self._next_timestamp, lost * self._packet_samples)
+            self._hole = self._voiced and timestamp == due  # the sender had not paused
         self._packets[sequence] = (timestamp, payload)
 
     def advance(self, now_s: float) -> None:
@@ -163,6 +164,9 @@ class RtpPlayout:
         """The packet whose turn it is, or what stands for it, goes to the samples that play next."""
         sequence = min(self._packets)
         timestamp, payload = self._packets[sequence]
+        resumed = self._dry
+        if resumed:
+            self._resume(sequence)
         missing = 0 if self._next_sequence is None else sequence - self._next_sequence
         if missing > _MAX_CONCEALED:
             self.counts.lost += missing
@@ -177,9 +181,8 @@ class RtpPlayout:
         del self._packets[sequence]
         paused = (timestamp - self._next_timestamp) & 0xFFFFFFFF if self._next_sequence is not None else 0
         paused_samples = paused * self._rate_hz // RTP_HZ if paused < 1 << 31 else 0
-        if 0 < paused_samples <= self._rate_hz and not self._dry and self._queued_ms() <= SHRINK_MS:
+        if 0 < paused_samples <= self._rate_hz and not resumed and self._queued_ms() <= SHRINK_MS:
             self._take(np.zeros(paused_samples, dtype=np.int16))  # the sender sent nothing for a while
-        self._dry = False
         self._next_sequence = sequence + 1
         try:
             pcm = self._decoder.decode(payload)
@@ -192,6 +195,18 @@ class RtpPlayout:
             self.counts.skipped_silent += 1
         else:
             self._take(pcm)
+
+    def _resume(self, sequence: int) -> None:
+        """Sound is back after silent slots. They stand for packets that were lost meanwhile."""
+        if self._next_sequence is not None and sequence - self._next_sequence <= _MAX_CONCEALED:
+            covered = min(sequence - self._next_sequence, len(self._missed))
+            self.counts.lost += covered
+            self._next_sequence += covered
+            self._next_timestamp = self._after(self._next_timestamp, covered * self._packet_samples)
+        if self._hole:
+            self.late_slots += self._missed
+        self._missed.clear()
+        self._dry = self._hole = False
 
     def _take(self, pcm: Pcm16) -> None:
         self._decoded = np.concatenate((self._decoded, pcm)) if len(self._decoded) else pcm
@@ -212,4 +227,3 @@ class RtpPlayout:
         """Another stream: a sender that started over."""
         self._packets.clear()
         self._highest = self._next_sequence = None
-        self._missed.clear()
