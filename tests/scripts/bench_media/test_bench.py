@@ -13,7 +13,7 @@ from scripts.bench_media.measure import Bench, Plan
 async def test_a_call_to_each_of_our_servers_is_measured() -> None:
     said: list[str] = []
     bench = Bench({"stock": sys.executable, "ours": sys.executable}, Cores(None, None), said.append)
-    plan = Plan(calls=(1,), rounds=1, tries=1, window_s=0.6, warm_up_s=0.4, talk_s=0.2, climb=(1,))
+    plan = Plan(calls=(1,), rounds=1, tries=1, window_s=1.0, warm_up_s=0.5, talk_s=0.5, climb=(1,))
     measured = await bench.run(plan)
     assert [(w.server, w.load) for w in measured.windows] == [
         ("stock", "full"),
