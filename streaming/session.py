@@ -219,7 +219,7 @@ class Session:
                 self._apologize(now)
             self._notify(InputCleared())
         if not self._answering.busy:
-            self._answering.idle_since = now if self._answering.idle_since is not None else None
+            self._restart_idle(now)
         self._answer_wanted(utterance, now)
 
     # --- the call ---------------------------------------------------------------------------------------------
@@ -322,9 +322,9 @@ class Session:
         interrupts = self.config.turn.barge_in is not BargeIn.IGNORE and not self._listening.manual
         if interrupts and not self._keypad.open and not self._is_farewell():
             self._answering.interrupt("turn_detected", None, now)
-        self._entered(self._keypad.press(event.digit, now))
+        self._entered(self._keypad.press(event.digit, now), now)
 
-    def _entered(self, keys: str | None) -> None:
+    def _entered(self, keys: str | None, now: float) -> None:
         """A whole entry is a turn of the caller's; it waits for what is being said or spoken to end."""
         if keys is None:
             return
@@ -332,6 +332,7 @@ class Session:
         previous = self.conversation.add(item)
         self._answering.version += 1
         self._notify(ItemAdded(item, previous, done=True))
+        self._restart_idle(now)
         self._answering.owed = self.config.turn.create_response and not self._listening.manual
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -381,7 +382,7 @@ class Session:
             self._end("max_duration")
             return
         self._listening.on_time(now)
-        self._entered(self._keypad.on_time(now))
+        self._entered(self._keypad.on_time(now), now)
         if self._answering.held_at is not None:
             spoken = self._listening.newest
             if spoken is None:
@@ -401,6 +402,10 @@ class Session:
         if self._answering.busy or not self._nobody_speaks or self._keypad.open or since is None or timeout_ms is None:
             return None
         return since + timeout_ms / 1000 * min(1 << self._idle_prompts, MAX_IDLE_FACTOR)
+
+    def _restart_idle(self, now: float) -> None:
+        if self._answering.idle_since is not None:
+            self._answering.idle_since = now
 
     def _idle(self, now: float) -> None:
         """``idle_timeout_ms``: the caller has said nothing for too long; commit the silence and speak. Each prompt that

@@ -51,6 +51,7 @@ CONFIGS = st.builds(
     turn=TURNS,
     greeting=st.sampled_from(["", "Hello there, caller."]),
     apology=st.sampled_from(["", "Sorry about that."]),
+    owns_playout=st.booleans(),
 )
 
 
@@ -72,6 +73,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.queued: dict[int, int] = {}
         self.sent: dict[int, int] = {}
         self.live: str | None = None
+        self.sounding: str | None = None
+        self.sounded: set[str] = set()
         self.finished: set[str] = set()
         self.announced: dict[str, str] = {}
         self.committed: set[str] = set()
@@ -127,6 +130,7 @@ class SessionMachine(RuleBasedStateMachine):
             case fx.CancelTimer():
                 self.timer = None
             case fx.EndCall():
+                assert self.sounding is None, "every playback that began has ended"
                 self.ended = True
             case _:
                 pass
@@ -149,6 +153,17 @@ class SessionMachine(RuleBasedStateMachine):
                 assert notice.response.status != "in_progress"
                 self.finished.add(notice.response.id)
                 self.live = None
+            case nt.PlaybackStarted():
+                assert self.sounding is None, "one reply sounds at a time"
+                assert notice.response_id == self.live
+                assert notice.response_id not in self.sounded
+                self.sounding = notice.response_id
+                self.sounded.add(notice.response_id)
+            case nt.PlaybackStopped() | nt.PlaybackCleared():
+                assert notice.response_id == self.sounding, "one end for each beginning"
+                if isinstance(notice, nt.PlaybackStopped):
+                    assert notice.response_id in self.finished
+                self.sounding = None
             case nt.InputCommitted():
                 assert notice.item_id not in self.committed, "committed once"
                 self.committed.add(notice.item_id)
@@ -285,6 +300,16 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def cancel_response(self) -> None:
         self.feed(ev.CancelResponse())
+
+    @rule()
+    def clear_output(self) -> None:
+        self.feed(ev.ClearOutput())
+        assert self.live is None or self.live != self.sounding, "nothing of it sounds"
+
+    @rule(keys=st.text("0123456789*#ABCD", min_size=1, max_size=40))
+    def press(self, keys: str) -> None:
+        for key in keys:
+            self.feed(ev.Dtmf(key))
 
     @rule()
     def drain(self) -> None:
