@@ -10,12 +10,13 @@ from typing import Any
 
 import structlog
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engines.api import EngineError, EngineSet, Overload, Place
 from engines.fetch import Progress
@@ -27,11 +28,15 @@ from gateway.agents.agent import Agents, check_voices_known
 from gateway.engine_watch import watch_engines
 from gateway.phrases import Phrase, Phrases
 from gateway.records.recent import RecentCalls
+from gateway.security import cors
 from gateway.security.guard import Denial, Guard, authorize, error_body
 from gateway.settings import ConfigurationError, Settings
 from gateway.state import Gateway
 from gateway.switchboard import Switchboard
 from gateway.telemetry.metrics import CONTENT_TYPE, Metrics, measure_loop_lag
+from gateway.transports.webrtc import signalling
+from gateway.transports.webrtc.call_task import MakePeer
+from gateway.transports.webrtc.peers import peer_maker
 from gateway.transports.websocket import realtime
 
 _log = structlog.get_logger(__name__)
@@ -58,10 +63,12 @@ def create_app(
     place: Callable[[], Place] | None = None,
     progress: Progress | None = None,
     strict: bool = False,
+    make_peer: Callable[[Gateway], MakePeer] = peer_maker,
 ) -> Starlette:
     """The gateway as an ASGI application. ``engines`` (already started) replace the preset's and are not closed.
     ``place`` makes what the preset's engines run in (:class:`engines.host.hosts.Hosts`; default: this process).
     ``progress`` is told of weights that have to be fetched first; ``strict`` raises a call's defects (tests).
+    ``make_peer`` gives what makes the media peers of a gateway's WebRTC calls.
 
     Raises:
         ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``,
@@ -91,6 +98,7 @@ def create_app(
             Route("/v1/calls", _list_calls),
             Route("/v1/calls/{id}", _one_call),
             WebSocketRoute("/v1/realtime", realtime),
+            *signalling.routes(make_peer),
         ],
         middleware=[Middleware(_Door)],
         exception_handlers={HTTPException: _http_error, Exception: _internal_error},
@@ -134,7 +142,10 @@ async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: 
                 _beside(watch_engines(engines.health, gateway.switchboard.load_changed)),
             ):
                 startup.settled.set()
-                await stop.wait()
+                try:
+                    await stop.wait()
+                finally:
+                    await gateway.desk.close()
     except Exception as error:  # noqa: BLE001 (whatever an engine raises while it loads ends the start, with a reason)
         if startup.settled.is_set():
             _log.exception("engines did not close cleanly")
@@ -193,6 +204,11 @@ class _Door:
         if scope["type"] == "lifespan" or scope["path"] in UNGUARDED_PATHS or web_pages.is_open(scope["path"]):
             return await self._app(scope, receive, send)
         connection = HTTPConnection(scope, receive)
+        origin = cors.allowed_origin(connection, connection.app.state.guard)
+        if origin is not None and scope["type"] == "http":
+            if cors.is_preflight(connection):
+                return await cors.preflight(connection, origin)(scope, receive, send)
+            send = _with_headers(send, cors.headers_for(origin))
         denial = authorize(connection)
         if denial is None and connection.app.state.gateway is None:
             denial = Denial(503, "warming", "The engines are loading.", "server_error", {"Retry-After": "1"})
@@ -201,6 +217,15 @@ class _Door:
         if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
             return await send({"type": "websocket.close", "code": 1008, "reason": denial.code})
         return await denial.response()(scope, receive, send)
+
+
+def _with_headers(send: Send, headers: dict[str, str]) -> Send:
+    async def send_with(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(headers)
+        await send(message)
+
+    return send_with
 
 
 def _gateway(request: Request) -> Gateway:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engines.api import EngineSet
 from gateway.agents.agent import Agents
+from gateway.call_desk import CallDesk
 from gateway.phrases import Phrases
 from gateway.records.recent import RecentCalls
 from gateway.settings import Settings
@@ -26,3 +27,4 @@ class Gateway:
     phrases: Phrases
     strict: bool = False
     """Raise a call's defects where they happen (tests) in place of ending its turn."""
+    desk: CallDesk = field(default_factory=CallDesk)

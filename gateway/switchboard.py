@@ -167,11 +167,11 @@ class Switchboard:
         """Places taken, counting calls that are not answered yet."""
         return len(self._admitted)
 
-    def new_call_id(self) -> str:
-        return f"call_{self._worker}_{self._random_id()}"
+    def new_call_id(self, kind: str = "call") -> str:
+        return f"{kind}_{self._worker}_{self._random_id()}"
 
-    async def admit(self) -> Admission:
-        """Take a place. Raises :class:`Refused` at once."""
+    async def admit(self, kind: str = "call") -> Admission:
+        """Take a place for a call whose id begins with ``kind``. Raises :class:`Refused` at once."""
         self._refuse_when_draining()
         self._refuse_when_unable()
         if not await self._places.take():
@@ -181,7 +181,7 @@ class Switchboard:
         except Draining:
             self._places.give_back()
             raise
-        admission = Admission(self, self.new_call_id())
+        admission = Admission(self, self.new_call_id(kind))
         self._admitted.add(admission)
         self._empty.clear()
         return admission

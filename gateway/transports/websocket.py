@@ -17,10 +17,13 @@ from engines.api import Pcm16
 from gateway.agents.agent import UnknownAgent
 from gateway.call import Call, pcm16
 from gateway.call_setup import CallNotSetUp, first_config, open_call, open_protocol, perform
+from gateway.first_session import Beginning, beginning
 from gateway.realtime.client_events import parse_event
+from gateway.realtime.errors import Rejected
 from gateway.realtime.protocol import AppendAudio, RealtimeProtocol
 from gateway.realtime.session_object import WireFormat
-from gateway.security.guard import error_body
+from gateway.security.client_secrets import AlreadyUsed
+from gateway.security.guard import Guard, access_of, already_used, error_body
 from gateway.security.keys import select_subprotocol
 from gateway.state import Gateway
 from gateway.switchboard import Admission, Refused
@@ -59,11 +62,13 @@ _PEER_GONE = (RuntimeError, OSError, WebSocketDisconnect)
 async def realtime(websocket: WebSocket) -> None:
     """``/v1/realtime``: ``?agent=NAME`` chooses who answers, ``?model=`` is echoed. The guard has let it in."""
     gateway: Gateway = websocket.app.state.gateway
-    agent_name = websocket.query_params.get("agent")
+    secret = access_of(websocket).secret
     try:
-        config = first_config(gateway, agent_name)
-    except UnknownAgent as error:
-        await websocket.send_denial_response(JSONResponse(error_body(error.code, str(error)), 404))
+        begins = beginning(websocket.query_params, secret)
+        config = first_config(gateway, begins.agent)
+    except (UnknownAgent, Rejected) as error:
+        status = 404 if isinstance(error, UnknownAgent) else 403
+        await websocket.send_denial_response(JSONResponse(error_body(error.code, str(error)), status))
         return
     try:
         admission = await gateway.switchboard.admit()
@@ -72,21 +77,31 @@ async def realtime(websocket: WebSocket) -> None:
             await _close(websocket, TRY_AGAIN_LATER, refused.code)
         return
     with admission:
-        await _answer(websocket, gateway, admission, agent_name, config)
+        if secret is not None:
+            guard: Guard = websocket.app.state.guard
+            try:
+                guard.secrets.use(secret)
+            except AlreadyUsed:  # it was used while this call waited for its place
+                await websocket.send_denial_response(already_used().response())
+                return
+        await _answer(websocket, gateway, admission, begins, config)
 
 
 async def _answer(
-    websocket: WebSocket, gateway: Gateway, admission: Admission, agent_name: str | None, config: SessionConfig
+    websocket: WebSocket, gateway: Gateway, admission: Admission, begins: Beginning, config: SessionConfig
 ) -> None:
     """The call has its place: set it up, run it, and leave nothing behind whatever happens."""
+    agent_name = begins.agent
     protocol = open_protocol(
         gateway,
         admission.call_id,
         config=config,
         agent_name=agent_name,
-        model=websocket.query_params.get("model"),
+        model=begins.model,
         media=False,
     )
+    for session in begins.sessions:
+        protocol.begin_with(session)  # it was judged when the secret was made
     protocol.open()
     leg = WebSocketLeg(protocol)
     leg.flush()  # first of all: a call that comes in while the server stops is told goodbye as it is registered
