@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import ip_address
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx
 import msgspec
@@ -47,8 +47,11 @@ class Signalling:
     async def take_secret(self) -> None:
         """Buy a client secret with the key; it opens the call in the key's place. Raises :class:`CallOver`."""
         url = self._address.beside(SECRETS_PATH)
-        query = {"agent": self._plan.agent} if self._plan.agent is not None else {}
-        answer = await self._post(httpx.URL(url, params=query), json={"session": {"type": "realtime"}})
+        asked: dict[str, object] = {"session": {"type": "realtime"}}
+        agent = dict(parse_qsl(urlsplit(self._address.url).query)).get("agent")
+        if agent is not None:
+            asked["agent"] = agent
+        answer = await self._post(url, json=asked)
         try:
             self._bearer = msgspec.json.decode(answer.content, type=_Secret).value
         except msgspec.MsgspecError as error:
@@ -80,14 +83,14 @@ class Signalling:
             return f"hang-up: {error or type(error).__name__}"
         return None if answer.is_success else f"hang-up: {answer.status_code}"
 
-    async def _post(self, url: str | httpx.URL, **content: object) -> httpx.Response:
+    async def _post(self, url: str, **content: object) -> httpx.Response:
         headers: Mapping[str, str] = content.pop("headers", {})  # type: ignore[assignment]
         try:
             answer = await self._http.post(url, headers={**self._headers(), **headers}, **content)  # type: ignore[arg-type]
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CallOver(EndCause.REFUSED, f"no answer at {url}: {error or type(error).__name__}") from error
         if not answer.is_success:
-            raise refusal(answer.status_code, answer.content, str(url), self._plan)
+            raise refusal(answer.status_code, answer.content, url, self._plan)
         return answer
 
     def _headers(self) -> dict[str, str]:

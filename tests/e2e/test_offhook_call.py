@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,24 @@ def engines(**kwargs: Any) -> Engines:
     return Engines(**{"tts": ScriptedTts(100), "llm": ScriptedLlm(), **kwargs})
 
 
-async def call(here: Served, *lines: str, agent: str, **options: Any) -> CallReport:
-    said = tuple(Say(line) for line in lines)
-    return await place_call(CallOptions(here.ws, said, agent=agent, patience=PATIENCE, **options))
+Place = Callable[..., Coroutine[Any, Any, CallReport]]
 
 
-async def test_a_greeting_and_three_turns(tmp_path: Any) -> None:
+@pytest.fixture(params=["websocket", "webrtc"])
+def call(request: pytest.FixtureRequest) -> Place:
+    """Places a call; every scenario runs on both transports."""
+
+    async def place(here: Served, *lines: str, agent: str, **options: Any) -> CallReport:
+        url = here.url if request.param == "webrtc" else here.ws
+        said = tuple(Say(line) for line in lines)
+        report = await place_call(CallOptions(url, said, agent=agent, patience=PATIENCE, **options))
+        assert report.transport == request.param
+        return report
+
+    return place
+
+
+async def test_a_greeting_and_three_turns(call: Place, tmp_path: Any) -> None:
     heard = (COST, CAPITAL, COST)
     set_ = engines(stt=ScriptedStt(heard, partial_every_ms=300))
     async with served(set_.set, SETTINGS) as here:
@@ -75,7 +88,7 @@ SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "po")
 """Words of these are spoken as they are written: of "word5", spoken as two words, half may be heard."""
 
 
-async def test_a_barge_in_is_heard_to_stop_and_the_context_holds_what_was_heard() -> None:
+async def test_a_barge_in_is_heard_to_stop_and_the_context_holds_what_was_heard(call: Place) -> None:
     story = " ".join(first + second for first in SYLLABLES for second in SYLLABLES) + "."
     set_ = engines(
         stt=ScriptedStt((COST, "stop"), partial_every_ms=100),
@@ -95,7 +108,7 @@ async def test_a_barge_in_is_heard_to_stop_and_the_context_holds_what_was_heard(
     assert 5 <= len(words) <= 30
 
 
-async def test_two_callers_at_once_hear_only_their_own(tmp_path: Any) -> None:
+async def test_two_callers_at_once_hear_only_their_own(call: Place, tmp_path: Any) -> None:
     owners: dict[str, str] = {}
 
     def line(call_id: str, _: int) -> str:
@@ -131,7 +144,7 @@ def power(pcm: np.ndarray[Any, Any], frequency_hz: int) -> float:
     return float(spectrum[np.abs(bins - frequency_hz) < 12].max())
 
 
-async def test_a_drain_says_goodbye_and_ends_the_call() -> None:
+async def test_a_drain_says_goodbye_and_ends_the_call(call: Place) -> None:
     set_ = engines(llm=ScriptedLlm(lambda messages: "word " * 200))
     async with served(set_.set, SETTINGS) as here:
         calling = asyncio.create_task(call(here, COST, agent="long"))
@@ -149,7 +162,7 @@ async def test_a_drain_says_goodbye_and_ends_the_call() -> None:
     assert (report.turns[0].agent_transcript or "").endswith(SETTINGS.farewell)
 
 
-async def test_a_caller_beyond_the_cap_is_told_that_the_line_is_busy() -> None:
+async def test_a_caller_beyond_the_cap_is_told_that_the_line_is_busy(call: Place) -> None:
     set_ = engines()
     async with served(set_.set, Settings(preset="null", max_calls=1, agents=SETTINGS.agents)) as here:
         first = asyncio.create_task(call(here, COST, agent="anna"))

@@ -74,9 +74,9 @@ async def test_a_barge_in_is_the_servers_to_carry_out() -> None:
 async def test_a_client_secret_opens_the_call_in_the_keys_place() -> None:
     _, heard = await call(Script(replies=(200,)), line("hello"), key="secret", agent="desk", ephemeral=True)
     (_, bought, headers, body), (_, called, call_headers, _), (_, _, hangup_headers, _) = heard.requests
-    assert bought == "/v1/realtime/client_secrets?agent=desk"
+    assert bought == "/v1/realtime/client_secrets"
     assert headers["authorization"] == "Bearer secret"
-    assert json.loads(body) == {"session": {"type": "realtime"}}
+    assert json.loads(body) == {"session": {"type": "realtime"}, "agent": "desk"}
     assert called == "/v1/realtime/calls?agent=desk"
     assert call_headers["authorization"] == hangup_headers["authorization"] == "Bearer ek_1"
 
