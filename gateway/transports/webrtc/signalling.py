@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -123,7 +123,7 @@ class _ExpiresAfter(msgspec.Struct, frozen=True):
 
 class _SecretRequest(msgspec.Struct, frozen=True):
     expires_after: _ExpiresAfter | None = None
-    session: Raw | None = None
+    session: Any = None
     agent: str | None = None
 
 
@@ -135,7 +135,7 @@ async def _mint(request: Request) -> Response:
     """A key for a browser: it opens one call, with this session, and nothing else."""
     gateway = _gateway(request)
     asked = _secret_request(await read_body(request, MAX_SESSION_BYTES))
-    session = read_session(bytes(asked.session)) if asked.session is not None else GivenSession()
+    session = given(asked.session)
     agent = asked.agent or session.agent
     if access_of(request).right is Right.PAGE_KEY:
         agent = agent or DEFAULT_AGENT_NAME
