@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,8 +24,14 @@ LONG = "One two three four five. Six seven eight nine ten. Eleven twelve thirtee
 class Wire:
     """A scene whose notices go over the protocol, transcription on."""
 
-    def __init__(self, config: SessionConfig, script: Script | None = None) -> None:
-        self.scene = Scene(config, script or Script())
+    def __init__(
+        self,
+        config: SessionConfig,
+        script: Script | None = None,
+        *,
+        media: bool = False,
+        include: Sequence[str] = (),
+    ) -> None:
         ids = itertools.count(1)
         self.protocol = RealtimeProtocol(
             call_id="call_1",
@@ -32,8 +39,13 @@ class Wire:
             defaults=SessionDefaults(config=config, voices=("amy",), agent=True),
             new_id=lambda kind: f"wire_{kind}_{next(ids)}",
             now_s=lambda: 0.0,
+            media=media,
         )
-        self.checker = OrderChecker(onset_cancels=config.turn.barge_in is BargeIn.ONSET)
+        self.protocol.begin_with({"type": "realtime", "include": include})
+        self.scene = Scene(self.protocol.config, script or Script())
+        self.checker = OrderChecker(
+            transport="webrtc" if media else "websocket", onset_cancels=config.turn.barge_in is BargeIn.ONSET
+        )
         self.events: list[Event] = []
         self.protocol.open()
         self._send()
