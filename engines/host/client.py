@@ -1,7 +1,7 @@
 """Engines that live in a host, as a call sees them: the protocols of :mod:`engines.api` over the connection.
 
-While a host is down, and until its models are loaded again, every request fails with ``host_down``; what was under way
-when it died failed with ``host_lost``.
+While a host is down or does not answer, and until its models are loaded again, every request fails with ``host_down``;
+what was under way when it died, or ceased to answer, failed with ``host_lost``.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class HostedEngine:
         await self._link.unload(self)
 
     def _tell(self, message: Any) -> None:
-        """What needs no answer, and means nothing to a host that has forgotten everything."""
-        if self.available:
-            self._link.send(message)
+        """What needs no answer, and means nothing to a host that has forgotten everything. One that does not answer
+        now reads it when it goes on."""
+        self._link.send(message)
 
 
 class _Stream:
@@ -102,7 +102,7 @@ class _Stream:
         self._block: list[Pcm16] = []
         self._block_samples = 0
         self._dead: tuple[str, str] | None = None
-        self._job = link.jobs.begin(self._answer, self._failures)
+        self._job = link.jobs.begin(self._answer, self._failures, wire.CloseStream)
 
     def open(self, engine: int, request: OpenTranscription) -> None:
         down = self._link.why_down(engine)
@@ -220,7 +220,11 @@ class _WithEpochs(HostedEngine):
             deliver(result)
 
         jobs = self._link.jobs
-        job = jobs.begin(pass_on, lambda code, text: [failed(code, text)])
+        job = jobs.begin(
+            pass_on,
+            lambda code, text: [failed(code, text)],
+            lambda _: wire.CancelEpoch(self.number, *key),
+        )
         self._epochs.add(key, job)
         down = self._link.why_down(self.number)
         if down is not None:

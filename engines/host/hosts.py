@@ -11,7 +11,8 @@ from typing import Any
 from engines.api import EngineHealth, Overload
 from engines.host.client import HOSTED
 from engines.host.process import HostSpec, SetUp
-from engines.host.supervisor import Host, HostTimes
+from engines.host.supervisor import Host
+from engines.host.times import HostTimes
 from engines.overload import Lateness
 from engines.registry import BackendSpec
 

@@ -25,18 +25,26 @@ _log = structlog.get_logger(__name__)
 
 Failed = Callable[[str, str], Sequence[Any]]
 """The results that say so, of a code and a message."""
+Undo = Callable[[int], Any]
+"""The message that has the host drop the job of that number."""
 
 
 class Job:
     """One request, or one open stream. Nothing is delivered once it is not ``alive``."""
 
-    __slots__ = ("_deliver", "_failed", "alive", "number")
+    __slots__ = ("_deliver", "_failed", "_undo", "alive", "number")
 
-    def __init__(self, number: int, deliver: Callable[[Any], None], failed: Failed) -> None:
+    def __init__(self, number: int, deliver: Callable[[Any], None], failed: Failed, undo: Undo) -> None:
         self.number = number
         self.alive = True
         self._deliver = deliver
         self._failed = failed
+        self._undo = undo
+
+    @property
+    def undo(self) -> Any:
+        """The message for a host that is not to go on with it."""
+        return self._undo(self.number)
 
     def answer(self, result: Any) -> None:
         """Deliver. What the receiver raises is logged: the results of other calls come after this one."""
@@ -67,8 +75,8 @@ class Jobs:
     def __iter__(self) -> Iterator[Job]:
         return iter(list(self._jobs.values()))
 
-    def begin(self, deliver: Callable[[Any], None], failed: Failed) -> Job:
-        job = Job(next(self._numbers), deliver, failed)
+    def begin(self, deliver: Callable[[Any], None], failed: Failed, undo: Undo) -> Job:
+        job = Job(next(self._numbers), deliver, failed, undo)
         self._jobs[job.number] = job
         return job
 
@@ -95,7 +103,7 @@ class Jobs:
         return True
 
     def fail_all(self, code: str, message: str) -> None:
-        """The host is gone."""
+        """The host is gone, or as good as gone."""
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             self._lateness.dropped(job)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -18,36 +17,13 @@ from engines.host.client import HOST_DOWN, HOST_LOST, HostedEngine
 from engines.host.jobs import Jobs
 from engines.host.process import HostProcess, HostSpec, SetUp
 from engines.host.protocol import FROM_HOST
+from engines.host.times import HostTimes
 from engines.overload import Lateness
 
 GONE_S = 1.0
 """A host whose connection is lost may take this long to be gone by itself."""
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class HostTimes:
-    """The bounds of a host's life."""
-
-    greet_s: float = 60.0
-    """From its start to its hello: an interpreter on a busy, cold disk."""
-    load_s: float = 900.0
-    """One engine's loading and warming."""
-    ping_every_s: float = 1.0
-    silent_pings: int = 10
-    """Pings without an answer after which a host is hung. Counted, not timed: a gateway that stood still itself (a
-    laptop that slept) finds the answers waiting."""
-    silent_pings_loading: int = 120
-    """The same while it loads a model: that may keep its interpreter busy for long."""
-    troubled_pings: int = 20
-    """Answers in a row which say that the MLX thread is not well. One long quantum (a compile) is no reason."""
-    stable_s: float = 60.0
-    """Up for this long, it starts from the shortest delay again."""
-    close_s: float = 20.0
-    """An orderly end."""
-    outbox_bytes: int = 16 * 2**20
-    """Not taken by the host yet; beyond it, it is hung."""
 
 
 class Host:
@@ -58,7 +34,7 @@ class Host:
         spec: HostSpec,
         *,
         lateness: Lateness,
-        times: HostTimes = HostTimes(),
+        times: HostTimes = HostTimes(),  # noqa: B008 (frozen)
         set_up: SetUp | None = None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -84,6 +60,8 @@ class Host:
         self._closing = asyncio.Event()
         self._pong: wire.Pong | None = None
         self._silent = self._troubled = 0
+        self._suspected = False
+        """It does not answer, and may yet."""
 
     # --- what operators see -----------------------------------------------------------------------------------
 
@@ -108,6 +86,8 @@ class Host:
             return ""
         if self._channel is None:
             return f"the {self.spec.name} host is down: {self._why_down or 'it starts'}"
+        if self._suspected:
+            return f"the {self.spec.name} host does not answer"
         missing = self._engines.keys() - self._ready - self._loading.keys()
         names = ", ".join(sorted(self._engines[number].spec.name for number in missing))
         if names:
@@ -138,7 +118,7 @@ class Host:
             self._lose("it does not read what it is sent")
 
     def why_down(self, engine: int) -> str | None:
-        if self._channel is not None and engine in self._ready:
+        if self._channel is not None and engine in self._ready and not self._suspected:
             return None  # also while its thread is in trouble: that may end
         return self.reason or f"this engine is not loaded in the {self.spec.name} host"
 
@@ -256,6 +236,7 @@ class Host:
             raise EngineError("host_failed", lost.result())
         self._channel = channel
         self._silent = self._troubled = 0
+        self._suspected = False
         _log.info("engine host started", host=self.spec.name, pid=process.pid)
 
     async def _watch(self, lost: asyncio.Future[str]) -> str:
@@ -267,9 +248,12 @@ class Host:
             await asyncio.wait({lost}, timeout=self._times.ping_every_s)
             self._silent += 1
             loading = self._engines.keys() - self._ready
-            limit = self._times.silent_pings_loading if loading else self._times.silent_pings
+            patient = loading and not self._suspected
+            limit = self._times.silent_pings_loading if patient else self._times.silent_pings
             if self._silent > limit:
                 self._lose("it hangs: its event loop does not answer")
+            elif self._silent > self._times.suspect_pings and not patient:
+                self._suspect()
             elif loading or self._pong is None:
                 continue
             elif self._pong.vitals.dead:
@@ -277,6 +261,17 @@ class Host:
             elif self._troubled >= self._times.troubled_pings:
                 self._lose(f"it hangs: {self._pong.vitals.trouble}")
         return lost.result()
+
+    def _suspect(self) -> None:
+        """It may only be starved: it keeps its models, and nobody waits for it. When it goes on, it finds that what it
+        was doing is wanted no more."""
+        if self._suspected:
+            return
+        _log.warning("an engine host does not answer", host=self.spec.name, jobs=len(self.jobs))
+        self._suspected = True
+        for job in self.jobs:
+            self.send(job.undo)
+        self.jobs.fail_all(HOST_LOST, f"the {self.spec.name} host ceased to answer while it worked on this")
 
     def _lose(self, why: str) -> None:
         """We give it up: kill it, and all jobs fail at once."""
@@ -319,10 +314,13 @@ class Host:
     # --- messages ---------------------------------------------------------------------------------------------
 
     def _on_messages(self, messages: list[wire.FromHost]) -> None:
+        self._silent = 0  # whatever it says, it lives
+        if self._suspected:
+            self._suspected = False
+            _log.info("an engine host answers again", host=self.spec.name)
         for message in messages:
             if isinstance(message, wire.Pong):
                 self._pong = message
-                self._silent = 0
                 self._troubled = self._troubled + 1 if message.vitals.trouble else 0
             elif isinstance(message, wire.Loaded):
                 self._on_loaded(message)

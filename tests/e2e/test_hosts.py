@@ -16,7 +16,7 @@ from gateway.settings import AgentSettings, Settings
 from loadtest.command import CallOptions, Say, place_call
 from loadtest.report import CallReport
 from loadtest.script import Patience
-from tests.engines.host.rig import hosts, spec, the_host
+from tests.engines.host.rig import TIMES, hosts, spec, the_host
 from tests.serving import Served, eventually, served
 
 pytestmark = pytest.mark.e2e
@@ -66,6 +66,36 @@ async def test_killed_in_mid_reply_both_callers_hear_an_answer_or_an_apology_and
         assert all(text for text in said), said
         assert said[0].endswith(APOLOGY) or said[1].startswith((APOLOGY, "You said")), said
         assert said[2].startswith("You said: "), said
+
+
+@pytest.mark.parametrize("victim", ["mlx", "cpu"])
+async def test_a_host_that_stands_still_in_mid_reply_is_heard_as_an_apology_and_may_go_on(victim: str) -> None:
+    times = dataclasses.replace(TIMES, suspect_pings=20, silent_pings=10_000)
+    async with hosts(times=times) as place:
+        stt = place.engine(spec("stt", "cpu", lines=[STORY, ASKED, ASKED, ASKED]), [])
+        tts = place.engine(spec("tts", "cpu", word_ms=100, realtime_factor=0.5), [])
+        llm = place.engine(spec("llm", "mlx", token_delay_s=0.05), [])
+        await asyncio.gather(stt.start(), tts.start(), llm.start())
+        engines = EngineSet(EnergyVad(), ScriptedTurn(), stt, llm, tts, place.health)
+        async with served(engines, SETTINGS) as here:
+            calling = asyncio.create_task(call(here, ASKED, ASKED, ASKED))
+            board = here.gateway.switchboard
+            await eventually(lambda: [record.phase for record in board.calls()] == ["speaking"])
+            host = the_host(place, victim)
+            pid = host.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                record = board.calls()[0]
+                await eventually(lambda: any(entry.text == APOLOGY for entry in record.transcript), 20.0)
+                assert not place.health().healthy
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            report = await calling
+            assert (host.restarts, host.pid, place.health().healthy) == (0, pid, True)
+            assert [record.cause for record in here.gateway.recent] == ["caller_hung_up"]
+    said = [turn.agent_transcript or "" for turn in report.turns]
+    assert said[-1].startswith("You said: "), said
 
 
 async def test_while_nothing_stands_in_new_callers_are_told_at_once() -> None:

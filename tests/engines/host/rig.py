@@ -12,7 +12,8 @@ from typing import Any
 
 from engines.host.hosts import Hosts
 from engines.host.process import HostSpec
-from engines.host.supervisor import Host, HostTimes
+from engines.host.supervisor import Host
+from engines.host.times import HostTimes
 from engines.registry import BackendSpec
 from streaming.jobs import (
     FinalizeTranscription,
@@ -25,7 +26,14 @@ from streaming.jobs import (
     Synthesize,
 )
 
-TIMES = HostTimes(ping_every_s=0.05, silent_pings=100, silent_pings_loading=400, troubled_pings=20, close_s=20.0)
+TIMES = HostTimes(
+    ping_every_s=0.05,
+    suspect_pings=80,
+    silent_pings=100,
+    silent_pings_loading=400,
+    troubled_pings=20,
+    close_s=20.0,
+)
 FAKE_HOST = Path(__file__).parent / "fake_host.py"
 
 

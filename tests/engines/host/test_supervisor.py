@@ -18,7 +18,7 @@ import uvloop
 
 from engines.api import EngineError, Overload
 from engines.host.process import HostSpec, SetUp
-from engines.host.supervisor import HostTimes
+from engines.host.times import HostTimes
 from streaming.jobs import GenerationDone, SynthesisChunk
 from tests.engines.host.rig import (
     TIMES,
@@ -142,6 +142,75 @@ async def test_a_host_that_stands_still_is_killed_and_replaced() -> None:
         assert answers.codes == ["host_lost"]
         await until(lambda: llm.available)
         assert not alive(pid)
+
+
+async def test_a_host_that_ceases_to_answer_fails_its_jobs_and_is_itself_again_when_it_goes_on() -> None:
+    times = dataclasses.replace(TIMES, suspect_pings=20, silent_pings=10_000)
+    async with hosts(times=times) as place:
+        llm, stt = place.engine(spec("llm", token_delay_s=0.02), []), place.engine(spec("stt", final_delay_s=0.0), [])
+        await asyncio.gather(llm.start(), stt.start())
+        host = the_host(place)
+        pid = host.pid
+        assert pid is not None
+        answers, words = Answers(), Answers()
+        llm.generate(generate(text="word " * 500), answers)
+        stream = stt.open(transcription(), words)
+        await until(lambda: len(answers.all) > 2)
+        sent: list[str] = []
+        send = host.send
+
+        def noted(message: object) -> None:
+            sent.append(type(message).__name__)
+            send(message)
+
+        host.send = noted  # type: ignore[method-assign]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            stream.finalize(final())
+            await until(lambda: answers.codes)
+            assert (answers.codes, words.codes) == (["host_lost"], ["host_lost"])
+            assert [name for name in sent if name in ("CancelEpoch", "CloseStream")] == ["CancelEpoch", "CloseStream"]
+            assert place.health().reason == "the cpu host does not answer"
+            refused = Answers()
+            llm.generate(generate(2), refused)
+            await until(lambda: refused.codes)
+            assert refused.codes == ["host_down"]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        stream.close()
+        await until(lambda: llm.available and stt.available)
+        assert place.health().healthy
+        count = len(answers.all)
+        after = Answers()
+        llm.generate(generate(3), after)
+        await until(lambda: after.ended)
+        assert after.codes == []
+        assert (host.restarts, host.pid, len(answers.all)) == (0, pid, count)
+
+
+async def test_a_host_that_loads_a_model_may_be_silent_for_longer() -> None:
+    times = dataclasses.replace(TIMES, suspect_pings=5, silent_pings=10)
+    async with hosts(times=times) as place:
+        llm = place.engine(spec("llm", token_delay_s=0.02), [])
+        await llm.start()
+        answers = Answers()
+        llm.generate(generate(text="word " * 500), answers)
+        slow = place.engine(spec("llm", factory="tests.engines.host.engines:SlowToLoad"), [])
+        loading = asyncio.create_task(slow.start())
+        await until(lambda: len(answers.all) > 2)
+        pid = the_host(place).pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await until(lambda: the_host(place)._silent > 40)
+            assert answers.codes == []
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        count = len(answers.all)
+        await until(lambda: len(answers.all) > count)
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        llm.cancel("call", 1)
 
 
 async def test_a_host_that_reads_nothing_is_given_up_before_its_mail_fills_our_memory(tmp_path: Path) -> None:
@@ -421,5 +490,5 @@ async def test_long_audio_is_cut_and_a_cancel_is_heard() -> None:
 
 def test_the_default_bounds_are_in_order() -> None:
     times = HostTimes()
-    assert times.silent_pings < times.silent_pings_loading
+    assert times.suspect_pings < times.silent_pings < times.silent_pings_loading
     assert times.greet_s < times.load_s
