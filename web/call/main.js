@@ -90,7 +90,6 @@ function placeCall() {
   transcript.clear(displayName(agent));
   waterfall.clear();
   keypad.clear();
-  phone.showMuted(false);
   phase = "listening";
   const raw = PARAMETERS.get("raw") === "1";
   const options = { agent: agent.name, key: accessKey(), microphoneId: devices.microphoneId, raw };
@@ -193,7 +192,7 @@ function ready(found) {
   agentSelect.replaceChildren(...agents.map((agent) => element("option", { value: agent.name }, displayName(agent))));
   if (agents.some(({ name }) => name === wanted)) agentSelect.value = wanted ?? "";
   byId("login").hidden = true;
-  byId("side").hidden = false;
+  byId("phone").hidden = byId("extras").hidden = false;
   byId("sign-out").hidden = accessKey() === null;
   phone.clearNotices();
   showChosen();
@@ -207,7 +206,7 @@ function enter() {
       phone.stage.dataset.state = "login";
       phone.stage.classList.remove("wide");
       byId("login").hidden = false;
-      byId("side").hidden = byId("talk").hidden = byId("sign-out").hidden = true;
+      for (const id of ["phone", "talk", "extras", "sign-out"]) byId(id).hidden = true;
     },
     failed: (refusal) => {
       const { title, text } = messageOf(refusal.code, refusal);

@@ -13,6 +13,7 @@ const STATUS = {
   "in-call": "In call",
 };
 const TICK_MS = 250;
+const NARROW = matchMedia("(max-width: 59.99rem)");
 
 export class PhoneView {
   constructor() {
@@ -21,6 +22,7 @@ export class PhoneView {
     /** @type {Map<string, HTMLElement>} */
     this.shown = new Map();
     this.ticking = 0;
+    NARROW.addEventListener("change", () => this.#slim());
     this.agents = 0;
     this.greeting = "";
   }
@@ -55,13 +57,15 @@ export class PhoneView {
     setText(byId("hang-up-label"), inCall ? "Hang up" : "Cancel");
     if (!inCall) {
       showPhase(byId("phase"), null);
+      this.showMuted(false);
       this.openKeypad(false);
     }
+    this.#slim();
     this.#time(state);
     if (state.name === "ended") this.#showEnd(state, more);
     else this.#showProgress(state.name);
     const lostFocus = hadFocus instanceof HTMLElement && hadFocus.closest("[hidden]");
-    if (lostFocus || document.activeElement === document.body) byId(live ? "hang-up" : "call").focus();
+    if (lostFocus) byId(live ? "hang-up" : "call").focus();
   }
 
   /** @param {"idle" | "asking" | "connecting" | "in-call"} name */
@@ -80,7 +84,7 @@ export class PhoneView {
     this.stage.dataset.tone = message.tone;
     setText(byId("call-label"), failed ? "Try again" : "Call again");
     if (failed) {
-      setText(byId("status"), state.lasted === null ? "No call" : "Call ended");
+      setText(byId("status"), state.lasted === null ? "Not connected" : "Call ended");
       this.#put(state.reason, message);
     } else {
       setText(byId("status"), `${message.title}. ${message.text}`);
@@ -128,14 +132,21 @@ export class PhoneView {
     const button = byId("mute");
     button.setAttribute("aria-pressed", String(muted));
     setIcon(byId("mute-icon"), muted ? "mic-off" : "mic");
-    setText(byId("mute-label"), muted ? "Muted" : "Mute");
-    this.stage.classList.toggle("muted-call", muted);
+    byId("muted").hidden = !muted;
   }
 
   /** @param {boolean} open */
   openKeypad(open) {
     byId("keypad").hidden = !open;
+    this.#slim();
     byId("keypad-button").setAttribute("aria-expanded", String(open));
+  }
+
+  /** A small header, where the room is needed for what is said or for the keypad. */
+  #slim() {
+    const { state } = this.stage.dataset;
+    const talks = state === "in-call" || this.stage.classList.contains("wide");
+    byId("phone").classList.toggle("slim", this.keypadIsOpen || (NARROW.matches && talks));
   }
 
   get keypadIsOpen() {

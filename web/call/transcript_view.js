@@ -17,6 +17,10 @@ export class TranscriptView {
     this.places = places;
     this.announce = true;
     this.agent = "Agent";
+    /** Whether the reader is at the end, and so is taken along. */
+    this.following = true;
+    places.scroller.addEventListener("scroll", () => (this.following = this.#isAtEnd()), { passive: true });
+    new ResizeObserver(() => this.following && this.#toEnd()).observe(places.scroller);
     this.clear();
   }
 
@@ -29,13 +33,13 @@ export class TranscriptView {
     this.places.list.replaceChildren();
     this.places.spoken.replaceChildren();
     this.places.empty.hidden = false;
+    this.following = true;
   }
 
   /** @param {any} event a server event */
   apply(event) {
     const id = this.transcript.apply(event);
     if (id === null) return;
-    const follow = this.#atEnd();
     const entry = this.transcript.entries.get(id);
     const before = this.nodes.get(id);
     if (entry && isShown(entry)) {
@@ -49,7 +53,7 @@ export class TranscriptView {
       this.nodes.delete(id);
     }
     this.places.empty.hidden = this.nodes.size > 0;
-    if (follow) this.#toEnd();
+    if (this.following) this.#toEnd();
   }
 
   /** The order is that of the entries: a turn may show its first word after the answer began. @param {string} id @param {HTMLElement} node */
@@ -93,7 +97,7 @@ export class TranscriptView {
     while (this.places.spoken.childElementCount > 5) this.places.spoken.firstElementChild?.remove();
   }
 
-  #atEnd() {
+  #isAtEnd() {
     const { scrollHeight, scrollTop, clientHeight } = this.places.scroller;
     return scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
   }

@@ -31,7 +31,7 @@
 
 /** @type {Record<Stage, string>} */
 export const STAGES = {
-  decision: "End of turn decided",
+  decision: "End of turn",
   final: "Final transcript",
   token: "First token",
   audio: "First audio",

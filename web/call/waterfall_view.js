@@ -46,14 +46,13 @@ export class WaterfallView {
       {},
       element("span", { class: "name" }, `Turn ${row.number}`),
       element("span", { class: "line", "aria-hidden": "true" }, ...line(row)),
+      element("span", { class: "note" }, notesOf(row)),
       element("span", { class: "total numbers" }, total),
     );
     const stages = element("div", { class: "stages" });
     for (const bar of row.bars) stages.append(...stage(bar));
     stages.append(axis(ticks, scale));
     const turn = element("details", { class: "turn-times", "data-turn": row.id }, summary, stages);
-    const notes = notesOf(row);
-    if (notes !== "") turn.append(element("p", { class: "note" }, notes));
     turn.open = this.chosen?.get(row.id) ?? latest;
     summary.addEventListener("click", () => this.chosen?.set(row.id, !turn.open));
     return element("li", {}, turn);
@@ -63,9 +62,9 @@ export class WaterfallView {
 /** @param {Row} row */
 function notesOf(row) {
   const notes = [];
-  if (row.speculative) notes.push("Answered ahead: work began before the turn was surely over.");
-  if (row.cut !== null) notes.push(`Silent ${duration(row.cut)} after you cut in.`);
-  return notes.join(" ");
+  if (row.speculative) notes.push("prepared before the turn was surely over");
+  if (row.cut !== null) notes.push(`silent ${duration(row.cut)} after you cut in`);
+  return notes.join("; ");
 }
 
 /** A folded turn: how far each stage came, on one line. @param {Row} row */
