@@ -266,7 +266,7 @@ def _offer_loopback(receiver: RTCRtpReceiver) -> None:
     gather = connection.get_component_candidates
 
     def gather_here_too(component: int, addresses: list[str], timeout: int = 5) -> Any:
-        return gather(component=component, addresses=["127.0.0.1", *addresses], timeout=timeout)
+        return gather(component=component, addresses=list(dict.fromkeys(["127.0.0.1", *addresses])), timeout=timeout)
 
     connection.get_component_candidates = gather_here_too  # type: ignore[method-assign]
 
