@@ -42,6 +42,9 @@ MAX_FORM_BYTES = MAX_SDP_BYTES + MAX_SESSION_BYTES + 4_096
 MAX_BEACON_BYTES = 4_096
 RETRY_AFTER_S = {"busy": 5, "overloaded": 5, "engines_down": 5, "draining": 30}
 
+PAGE_FIELDS = frozenset({"type", "model", "include"})
+"""Of a session that the key of the call page may ask for: it changes nothing of the agent."""
+
 NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -139,7 +142,7 @@ async def _mint(request: Request) -> Response:
     agent = asked.agent or session.agent
     if access_of(request).right is Right.PAGE_KEY:
         agent = agent or DEFAULT_AGENT_NAME
-        if set(session.session or ()) - {"type", "model"}:
+        if set(session.session or ()) - PAGE_FIELDS:
             return _error(
                 403,
                 "session_not_allowed",
