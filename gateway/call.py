@@ -41,7 +41,16 @@ from streaming.jobs import (
     SynthesisFailed,
     Synthesize,
 )
-from streaming.notices import ItemAdded, ItemDeleted, ItemTruncated, Notice, OutputEnded, OutputStarted, TurnRecorded
+from streaming.notices import (
+    CallEnded,
+    ItemAdded,
+    ItemDeleted,
+    ItemTruncated,
+    Notice,
+    OutputEnded,
+    OutputStarted,
+    TurnRecorded,
+)
 from streaming.session import Session
 
 _log = structlog.get_logger(__name__)
@@ -365,6 +374,7 @@ class Call:
         self._file_transcript()
         self._record.ended(effect.cause, self._now_ms())
         self.finished.set()
+        self._leg.notify(CallEnded(effect.cause))
 
     def _now_ms(self) -> float:
         return (self._loop.time() - self._started) * 1000

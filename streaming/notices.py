@@ -164,6 +164,12 @@ class TurnRecorded(msgspec.Struct, frozen=True):
     times: TurnTimes
 
 
+class CallEnded(msgspec.Struct, frozen=True):
+    """The last notice of a call, told by the call itself: why it ended."""
+
+    cause: str
+
+
 class CommandFailed(msgspec.Struct, frozen=True):
     """One ``error`` event; the call goes on."""
 
@@ -198,5 +204,6 @@ Notice = (
     | PlaybackCleared
     | DtmfReceived
     | TurnRecorded
+    | CallEnded
     | CommandFailed
 )

@@ -35,6 +35,7 @@ from streaming.events import (
     TruncateItem,
 )
 from streaming.notices import (
+    CallEnded,
     InputCommitted,
     Notice,
     PlaybackStarted,
@@ -268,7 +269,7 @@ class RealtimeProtocol:
                 self._responding.discard(notice.response.id)
             case PlaybackStarted():
                 self._output_flowed = True
-            case TurnRecorded():
+            case TurnRecorded() | CallEnded():
                 return EXTENSIONS in self._session.include
             case _:
                 pass

@@ -106,6 +106,8 @@ def events_of(
             return [{"type": _PLAYBACK[type(notice)], "response_id": notice.response_id}]
         case notices.TurnRecorded(times):
             return [{"type": "offhook.turn", "turn": turn_view(times)}]
+        case notices.CallEnded(cause):
+            return [{"type": "offhook.call_ended", "cause": cause}]
         case notices.CommandFailed(code, message, param, event_id, fault):
             kind: ErrorType = "server_error" if fault == "server" else "invalid_request_error"
             return [error(ProtocolError(code, message, param, event_id, kind))]

@@ -59,6 +59,7 @@ async def test_a_call_of_another_transport() -> None:
             assert leg.kinds[-3:] == ["ResponseDone", "TurnRecorded", "PlaybackStopped"]
             call.hang_up("caller_hung_up")
             assert call.finished.is_set()
+            assert leg.kinds[-1] == "CallEnded"
 
 
 class BrokenVad(CountingVad):

@@ -30,7 +30,7 @@ KNOWN_TYPES = frozenset(
     response.output_audio_transcript.delta response.output_audio_transcript.done response.output_text.delta
     response.output_text.done response.function_call_arguments.delta response.function_call_arguments.done
     output_audio_buffer.started output_audio_buffer.stopped output_audio_buffer.cleared
-    rate_limits.updated offhook.turn
+    rate_limits.updated offhook.turn offhook.call_ended
     """.split()
 )
 
@@ -136,6 +136,7 @@ class OrderChecker:
         self._client_event_ids: set[str | None] | None = None
         self._transcribes = False
         self._extended = False
+        self._ended = False
         self._items: set[str] = set()
         self._deleted: set[str] = set()
         self._voices: dict[str, _Voice] = {}
@@ -162,6 +163,7 @@ class OrderChecker:
         event_id = event.get("event_id")
         self._require(1, isinstance(event_id, str) and event_id != "", event, "no event_id")
         self._require(1, event_id not in self._event_ids, event, "event_id used before")
+        self._require(9, not self._ended, event, "the call has ended")
         first = not self._event_ids
         self._event_ids.add(str(event_id))
         self._require(1, first == (kind == "session.created"), event, "session.created comes first, and once")
@@ -193,6 +195,10 @@ class OrderChecker:
             self._playback(kind.removeprefix("output_audio_buffer."), event)
         elif kind == "offhook.turn":
             self._turn(event)
+        elif kind == "offhook.call_ended":
+            self._require(9, self._extended, event, "an extension nobody asked for")
+            self._require(9, isinstance(event.get("cause"), str) and event["cause"] != "", event, "no cause")
+            self._ended = True
         elif kind == "response.created":
             self._response_created(event)
         elif kind == "response.done":

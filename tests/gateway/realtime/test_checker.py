@@ -235,6 +235,11 @@ def test_extensions_go_to_who_asked_for_them() -> None:
     for extension in extensions:
         breaks(9, [session(), *reply(), extension])
     breaks(9, [session(include=["offhook"]), *reply(), without_transcript(cut)])
+    ended = event("offhook.call_ended", cause="server_drain")
+    run([session(include=["offhook"]), ended])
+    breaks(9, [session(), ended])
+    breaks(9, [session(include=["offhook"]), ended, ended])
+    breaks(9, [session(include=["offhook"]), event("offhook.call_ended", cause=None)])
     breaks(9, [session(include=["offhook"]), event("offhook.turn", turn={"response_id": "r1"})])
 
 

@@ -132,8 +132,10 @@ def test_turn_times_and_heard_words_go_to_who_asked_for_them() -> None:
     assert turn["turn"]["first_sent_ms"] == 432.1
     assert turn["turn"]["final_ms"] is None
     assert (cut["type"], cut["transcript"]) == ("conversation.item.truncated", "Hi")
+    (ended,) = rig.encode(nt.CallEnded("server_drain"))
+    assert (ended["type"], ended["cause"]) == ("offhook.call_ended", "server_drain")
     rig.update(include=None)
-    assert rig.encode(nt.TurnRecorded(TIMES)) == []
+    assert rig.encode(nt.TurnRecorded(TIMES), nt.CallEnded("server_drain")) == []
 
 
 # --- the real session -----------------------------------------------------------------------------------------
