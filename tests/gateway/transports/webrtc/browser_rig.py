@@ -209,6 +209,8 @@ async def browser_rig(
         known.append(rig)
         tasks = len(asyncio.all_tasks())
         yield rig
+        for _ in range(10):
+            await asyncio.sleep(0)
         assert rig.gateway.switchboard.live == 0
         assert len(asyncio.all_tasks()) == tasks
         assert all(browser.closed_at is not None for browser in rig.browsers)
