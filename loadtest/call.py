@@ -170,8 +170,9 @@ class Wire(Protocol):
     async def on_event(self, event: ServerEvent, log: WireLog) -> None:
         """What an event means for the sound, after ``log`` has noted it."""
 
-    async def hang_up(self) -> None:
-        """Tell the server, if it takes telling. The call is over after it, and :meth:`receive` says so."""
+    async def hang_up(self) -> str | None:
+        """Tell the server, if it takes telling; returns what failed. The call is over after it, and :meth:`receive`
+        says so."""
 
     def setup(self) -> SetupReport | None: ...
 
@@ -250,7 +251,9 @@ class _Call:
             await self._converse()
         except CallOver as over:
             self._end(over)
-        await self._wire.hang_up()
+        failed = await self._wire.hang_up()
+        if failed is not None:
+            self._log.note_error(failed)
 
     async def _converse(self) -> None:
         wire = self._wire

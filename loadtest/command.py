@@ -24,6 +24,7 @@ from loadtest.realtime_call import place_realtime_call
 from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
 from loadtest.script import Patience, Turn
 from loadtest.voice import DEFAULT_VOICE, VoiceError, read_line, say_line
+from streaming.audio.opus import OpusUnavailable
 from streaming.audio.wav import encode_wav
 
 _LINES_KEY = "loadtest.lines"
@@ -71,7 +72,7 @@ async def place_call(options: CallOptions) -> CallReport:
     """Place the call, write its recording, measure and hear it.
 
     A call that fails is reported, not raised. Raises :class:`CallUsageError` for options that make no call (a line that
-    can't be spoken, a bad URL, a recording that can't be written).
+    can't be spoken, a bad URL, a recording that can't be written, no libopus for WebRTC).
     """
     if (options.barge_in_after_ms is None) != (options.barge_in_text is None):
         raise CallUsageError("a barge-in needs both its time and its words")
@@ -94,7 +95,10 @@ async def place_call(options: CallOptions) -> CallReport:
         ephemeral=options.ephemeral,
         route=options.route,
     )
-    tape = await place_realtime_call(plan)
+    try:
+        tape = await place_realtime_call(plan)
+    except OpusUnavailable as error:
+        raise CallUsageError(str(error)) from error
     try:
         return await asyncio.to_thread(_report, options, address, turns, tape)
     except OSError as error:

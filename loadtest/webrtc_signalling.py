@@ -15,6 +15,7 @@ from loadtest.refusal import refusal
 
 _ANSWER_S = 10.0
 _HANG_UP_S = 2.0
+_UNKNOWN = (404, 405)
 
 
 class _Secret(msgspec.Struct, frozen=True):
@@ -69,7 +70,8 @@ class Signalling:
         return answer.text
 
     async def hang_up(self) -> str | None:
-        """Say that the call is over: POST .../hangup, or DELETE where that is not known. Returns what failed."""
+        """Say that the call is over: POST .../hangup, or DELETE where that is not known. Returns what failed; a server
+        that knows of no such call has nothing left to end."""
         if self._location is None:
             return None
         parts = urlsplit(self._location)
@@ -77,11 +79,11 @@ class Signalling:
             answer = await self._http.post(
                 parts._replace(path=parts.path + "/hangup").geturl(), headers=self._headers(), timeout=_HANG_UP_S
             )
-            if answer.status_code in (404, 405):
+            if answer.status_code in _UNKNOWN:
                 answer = await self._http.delete(self._location, headers=self._headers(), timeout=_HANG_UP_S)
         except httpx.HTTPError as error:
             return f"hang-up: {error or type(error).__name__}"
-        return None if answer.is_success else f"hang-up: {answer.status_code}"
+        return None if answer.is_success or answer.status_code in _UNKNOWN else f"hang-up: {answer.status_code}"
 
     async def _post(self, url: str, **content: object) -> httpx.Response:
         headers: Mapping[str, str] = content.pop("headers", {})  # type: ignore[assignment]

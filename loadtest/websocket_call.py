@@ -130,8 +130,9 @@ class WebSocketWire:
             case "input_audio_buffer.speech_started" | "output_audio_buffer.cleared":
                 await self._flush(now_s)
 
-    async def hang_up(self) -> None:
+    async def hang_up(self) -> str | None:
         await self._connection.close()
+        return None
 
     def setup(self) -> SetupReport | None:
         return None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
+import aioice.ice
 import numpy as np
 import pytest
+from pydantic import SecretStr
 
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted import ScriptedStt
 from engines.tts.scripted import ScriptedTts, word_tone_hz
 from gateway.settings import AgentSettings, Settings
+from gateway.transports.webrtc import candidates
 from loadtest.command import CallOptions, Say, place_call
 from loadtest.report import CallReport
 from loadtest.script import Patience
@@ -160,6 +164,26 @@ async def test_a_drain_says_goodbye_and_ends_the_call(call: Place) -> None:
     assert report.answered
     assert report.end_cause == "agent_hangup"
     assert (report.turns[0].agent_transcript or "").endswith(SETTINGS.farewell)
+
+
+async def test_a_client_secret_calls_its_agent_and_may_hang_up() -> None:
+    set_ = engines()
+    async with served(set_.set, Settings(preset="null", key=SecretStr("k" * 20), agents=SETTINGS.agents)) as here:
+        options = CallOptions(here.url, agent="anna", key="k" * 20, ephemeral=True, patience=PATIENCE)
+        report = await place_call(options)
+        assert (report.answered, report.end_cause, report.errors) == (True, "hangup", [])
+        await here.empty()
+        assert [record.cause for record in here.gateway.recent] == ["caller_hung_up"]
+        refused = await place_call(replace(options, key="wrong"))
+        assert refused.end_cause == "unauthorized"
+
+
+async def test_a_machine_with_loopback_alone_is_enough_for_a_call_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda use_ipv4, use_ipv6: [])
+    monkeypatch.setattr(candidates, "host_addresses", list)
+    async with served(engines().set, SETTINGS) as here:
+        report = await place_call(CallOptions(here.url, agent="anna", patience=PATIENCE))
+    assert (report.answered, report.end_cause) == (True, "hangup")
 
 
 async def test_a_caller_beyond_the_cap_is_told_that_the_line_is_busy(call: Place) -> None:

@@ -6,16 +6,26 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from loadtest import command
+from loadtest import command, webrtc_call
 from loadtest.command import CallOptions, CallUsageError, PlayWav, Say, add_call_command, place_call
 from loadtest.measure import voiced_spans
-from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
+from loadtest.report import (
+    CallReport,
+    GreetingReport,
+    MediaReport,
+    SetupReport,
+    TurnReport,
+    to_json,
+    to_text,
+)
 from loadtest.script import Patience
+from streaming.audio.opus import OpusUnavailable
 from streaming.audio.wav import encode_wav
 from tests.loadtest.realtime_server import Script, realtime_server
 
@@ -130,6 +140,7 @@ async def test_own_ears_hear_each_stretch(monkeypatch: pytest.MonkeyPatch, tmp_p
         (CallOptions("nonsense"), "nonsense"),
         (CallOptions("ws://h/", (PlayWav(Path("/nowhere/a.wav")),)), "/nowhere/a.wav"),
         (CallOptions("ws://h/", record=Path("/nowhere/a.wav")), "no such folder"),
+        (CallOptions("ws://h/", ephemeral=True), "--ephemeral goes with http"),
     ],
 )
 async def test_options_that_make_no_call(options: CallOptions, words: str) -> None:
@@ -215,6 +226,42 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (options.barge_in_after_ms, options.barge_in_text) == (900.0, "Stop.")
     assert (options.record, options.max_seconds, options.voice) == (Path("a.wav"), 9.0, "rms")
     assert options.hearing_model is not None
+
+
+async def test_a_machine_without_libopus_is_told_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise OpusUnavailable("install it")
+
+    monkeypatch.setattr(webrtc_call, "OpusEncoder", missing)
+    with pytest.raises(CallUsageError, match="install it"):
+        await place_call(CallOptions("http://127.0.0.1:1/"))
+
+
+def test_a_client_secret_is_asked_for_by_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = Placed(monkeypatch)
+    placed.invoke("http://h/", "--ephemeral")
+    placed.invoke("http://h/")
+    assert [options.ephemeral for options in placed.options] == [True, False]
+
+
+def test_people_read_how_the_set_up_and_the_media_went() -> None:
+    report = msgspec.structs.replace(
+        report_of(True),
+        transport="webrtc",
+        called="http://h/v1/realtime/calls",
+        setup=SetupReport(8.0, 41.4, 45.6, None),
+        media=MediaReport(500, 7, 2, 0, 0, 140, 0),
+    )
+    text = to_text(report)
+    for words in (
+        "called http://h/v1/realtime/calls over WebRTC",
+        "answered after 8 ms, media connected after 41 ms, channel open after 46 ms, first audio after -",
+        "7 packets were not there in time (2 came late)",
+        "140 ms concealed",
+    ):
+        assert words in text
+    clean = msgspec.structs.replace(report, media=MediaReport(500, 0, 0, 0, 0, 0, 0))
+    assert "concealed" not in to_text(clean)
 
 
 def test_a_barge_in_has_words_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,11 @@ async def test_an_older_server_is_told_by_delete() -> None:
     ]
 
 
+async def test_a_hang_up_that_fails_is_told() -> None:
+    tape, _ = await call(Script(replies=(200,)), line("hello"), faults=Faults(hangup_status=500))
+    assert (tape.end_cause, tape.log.errors) == (EndCause.HANGUP, ["hang-up: 500"])
+
+
 async def test_the_key_is_shown_to_the_server_that_was_called_alone() -> None:
     tape, heard = await call(
         Script(replies=(200,)), line("hello"), key="secret", faults=Faults(location="http://elsewhere.invalid/x")
