@@ -86,7 +86,7 @@ async def test_a_host_that_stands_still_in_mid_reply_is_heard_as_an_apology_and_
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
             try:
-                record = board.calls()[0]
+                record = next(iter(board.calls()))
                 await eventually(lambda: any(entry.text == APOLOGY for entry in record.transcript), 20.0)
                 assert not place.health().healthy
             finally:

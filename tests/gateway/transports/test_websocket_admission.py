@@ -155,8 +155,8 @@ async def test_a_call_that_comes_in_as_the_server_says_goodbye_hears_it_in_order
         board = gateway.switchboard
         admit = board.admit
 
-        async def late() -> Any:
-            admission = await admit()
+        async def late(kind: str = "call") -> Any:
+            admission = await admit(kind)
             board._stage = _Stage.FAREWELL
             return admission
 
