@@ -70,6 +70,7 @@ export class PhoneView {
 
   /** @param {"idle" | "asking" | "connecting" | "in-call"} name */
   #showProgress(name) {
+    document.title = name === "in-call" ? `In call · ${byId("agent-name").textContent}` : "Offhook · Call";
     setText(byId("status"), STATUS[name]);
     setText(byId("call-label"), "Call");
     if (name === "asking") this.clearNotices();
@@ -78,6 +79,7 @@ export class PhoneView {
 
   /** @param {Extract<CallState, {name: "ended"}>} state @param {{turns: number, retryAfterS?: number | null}} more */
   #showEnd(state, more) {
+    document.title = "Offhook · Call";
     const message = messageOf(state.reason, more);
     const failed = message.tone === "bad" || message.tone === "warn";
     this.clearNotices();

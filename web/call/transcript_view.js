@@ -21,14 +21,15 @@ export class TranscriptView {
     this.following = true;
     places.scroller.addEventListener("scroll", () => (this.following = this.#isAtEnd()), { passive: true });
     new ResizeObserver(() => this.following && this.#toEnd()).observe(places.scroller);
-    this.clear();
+    this.transcript = new Transcript();
+    /** @type {Map<string, HTMLElement>} */
+    this.nodes = new Map();
   }
 
   /** @param {string} [agent] who speaks from now on */
   clear(agent = this.agent) {
     this.agent = agent;
     this.transcript = new Transcript();
-    /** @type {Map<string, HTMLElement>} */
     this.nodes = new Map();
     this.places.list.replaceChildren();
     this.places.spoken.replaceChildren();
@@ -56,12 +57,15 @@ export class TranscriptView {
     if (this.following) this.#toEnd();
   }
 
-  /** The order is that of the entries: a turn may show its first word after the answer began. @param {string} id @param {HTMLElement} node */
+  /**
+   * The order is that of the entries: a turn may show its first word after the answer began.
+   * @param {string} id
+   * @param {HTMLElement} node
+   */
   #place(id, node) {
-    const ids = [...(this.transcript?.entries.keys() ?? [])];
-    const next = ids.slice(ids.indexOf(id) + 1).find((later) => this.nodes?.has(later));
-    const before = next === undefined ? null : (this.nodes?.get(next) ?? null);
-    this.places.list.insertBefore(node, before);
+    const ids = [...this.transcript.entries.keys()];
+    const next = ids.slice(ids.indexOf(id) + 1).find((later) => this.nodes.has(later));
+    this.places.list.insertBefore(node, (next && this.nodes.get(next)) || null);
   }
 
   /** @param {Entry} entry @returns {HTMLElement} */
@@ -106,9 +110,8 @@ export class TranscriptView {
     this.places.scroller.scrollTop = this.places.scroller.scrollHeight;
   }
 
-  /** The turns in words, for a summary. */
   get turns() {
-    return this.nodes?.size ?? 0;
+    return this.nodes.size;
   }
 }
 

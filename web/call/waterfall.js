@@ -9,6 +9,7 @@
 /**
  * @typedef {object} TurnTimes what an `offhook.turn` event tells; null where it did not happen
  * @property {string} response_id
+ * @property {number} [utterance] 0 of an answer to no speech, a greeting: there is no last word to count from
  * @property {boolean} [speculative]
  * @property {number | null} [decision_ms]
  * @property {number | null} [final_ms]
@@ -50,6 +51,7 @@ export class Turns {
 
   /** A later record of the same response replaces the earlier one. @param {TurnTimes} times */
   add(times) {
+    if (times.utterance === 0) return;
     const number = this.turns.get(times.response_id)?.number ?? (this.count += 1);
     this.turns.set(times.response_id, { number, times });
     if (this.turns.size > MOST_TURNS) {
@@ -89,7 +91,7 @@ function layoutRow(number, times, scale) {
   const stages = [
     ["decision", decision, []],
     ["final", final, [times.speculative ? null : decision]],
-    ["token", token, [final]],
+    ["token", token, [final, times.speculative ? null : decision]],
     ["audio", audio, [token]],
     ["packet", packet, [audio, decision]],
   ];

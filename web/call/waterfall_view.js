@@ -9,31 +9,33 @@ export class WaterfallView {
   /** @param {{list: HTMLElement, empty: HTMLElement, summary: HTMLElement}} places */
   constructor(places) {
     this.places = places;
-    this.clear();
-  }
-
-  clear() {
     this.turns = new Turns();
     /** @type {Map<string, boolean>} what a person opened or closed themselves */
     this.chosen = new Map();
     this.#draw();
   }
 
+  clear() {
+    this.turns = new Turns();
+    this.chosen.clear();
+    this.#draw();
+  }
+
   /** @param {import("./waterfall.js").TurnTimes} times */
   add(times) {
-    this.turns?.add(times);
+    this.turns.add(times);
     this.#draw();
   }
 
   #draw() {
-    const { scale, ticks, rows } = /** @type {Turns} */ (this.turns).layout();
+    const { scale, ticks, rows } = this.turns.layout();
     const shown = rows.filter((row) => row.bars.length > 0);
     const focused = document.activeElement?.closest("[data-turn]")?.getAttribute("data-turn");
     this.places.list.replaceChildren(...shown.map((row, index) => this.#row(row, ticks, scale, index === 0)));
     const again = shown.find((row) => row.id === focused);
     if (again) /** @type {HTMLElement} */ (this.places.list.querySelector(`[data-turn="${CSS.escape(again.id)}"] summary`)).focus();
     this.places.empty.hidden = shown.length > 0;
-    const median = this.turns?.median() ?? null;
+    const median = this.turns.median();
     setText(this.places.summary, median === null ? "" : `median ${duration(median)}`);
     this.places.summary.hidden = median === null;
   }
@@ -53,8 +55,8 @@ export class WaterfallView {
     for (const bar of row.bars) stages.append(...stage(bar));
     stages.append(axis(ticks, scale));
     const turn = element("details", { class: "turn-times", "data-turn": row.id }, summary, stages);
-    turn.open = this.chosen?.get(row.id) ?? latest;
-    summary.addEventListener("click", () => this.chosen?.set(row.id, !turn.open));
+    turn.open = this.chosen.get(row.id) ?? latest;
+    summary.addEventListener("click", () => this.chosen.set(row.id, !turn.open));
     return element("li", {}, turn);
   }
 }
