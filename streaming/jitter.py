@@ -1,8 +1,8 @@
 """Puts the packets of one RTP stream back in order, without holding back what is in order already.
 
 Speech-to-text and voice activity detection need order and continuity, not a steady playout: a packet that is the next
-one leaves at once. Only behind a gap packets wait, at most :data:`WINDOW_S` or for as much media, then the gap is given
-up and told as :class:`Lost`. Positions follow RTP time: where timestamps move on without a packet missing (a sender
+one leaves at once. Only behind a gap packets wait, at most :data:`WINDOW_S` or until as much media waits, then the gap
+is given up and told as :class:`Lost`. Positions follow RTP time: where timestamps move on without a packet missing (a sender
 that is silent, DTX), the difference is told as :class:`Silence`.
 """
 
@@ -109,7 +109,7 @@ class JitterBuffer:
             if packet.sequence != self._restart_at:
                 self._restart_at = (packet.sequence + 1) & 0xFFFF
                 self.counts.strays += 1
-                return []
+                return self._release(now_s)
             pieces = self.restart(now_s)
             self._start(packet, now_s)
             return pieces + self._release(now_s, packet)
@@ -119,10 +119,10 @@ class JitterBuffer:
                 self.counts.duplicates += 1
             else:
                 self.counts.late += 1
-            return []
+            return self._release(now_s)
         if sequence in self._held:
             self.counts.duplicates += 1
-            return []
+            return self._release(now_s)
         if sequence > self._newest:
             self.counts.expected += sequence - self._newest
             self._newest = sequence
@@ -171,21 +171,23 @@ class JitterBuffer:
         """Let out what is in order, ``packet`` first, and give up a gap whose time is over."""
         pieces: list[Piece] = []
         while True:
+            if packet is None:
+                packet, _ = self._held.pop(self._next, (None, 0.0))
             if packet is not None:
                 self._next += 1
                 self._seen = (self._seen << 1 | 1) & _SEEN
                 self._let_out(packet, now_s, pieces)
+                packet = None
             elif self._overdue(now_s):
                 self._give_up()
             else:
                 return pieces
-            packet, _ = self._held.pop(self._next, (None, 0.0))
 
     def _overdue(self, now_s: float) -> bool:
         if not self._held:
             return False
-        latest, _ = self._held[max(self._held)]
-        media = _signed(latest.timestamp - self._timestamp, 32)
+        first, latest = self._held[min(self._held)][0], self._held[max(self._held)][0]
+        media = _signed(latest.timestamp + latest.ticks - first.timestamp, 32)
         due = self.due_s()
         return media >= WINDOW_TICKS or len(self._held) >= MAX_HELD or (due is not None and now_s >= due)
 
