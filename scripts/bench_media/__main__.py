@@ -7,10 +7,14 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+from scripts.bench_loss import LossRow, loss_table, measure_losses, only_loopback
 from scripts.bench_media.machine import choose_cores, machine_line
 from scripts.bench_media.measure import QUICK, Bench, Plan
 from scripts.bench_media.report import as_json, report
+from scripts.bench_media.wire import ChildError
 
 
 def main() -> int:
@@ -19,6 +23,7 @@ def main() -> int:
     parser.add_argument("--servers", default="stock,ours,pipecat", help="which to compare (stock,ours,pipecat)")
     parser.add_argument("--quick", action="store_true", help="about a minute: 5 calls, one window each, no climb")
     parser.add_argument("--no-climb", action="store_true", help="leave out how many calls a core holds")
+    parser.add_argument("--loss", action="store_true", help="add what packet loss does to stock's audio and to ours")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save every window too")
     options = parser.parse_args()
     interpreters = {"stock": sys.executable, "ours": sys.executable, "pipecat": options.pipecat_python}
@@ -27,11 +32,35 @@ def main() -> int:
     cores = choose_cores()
     machine = machine_line()
     print(f"before: {machine}; {cores.describe()}")
-    measured = asyncio.run(Bench(servers, cores, say=say).run(plan))
+    try:
+        measured = asyncio.run(Bench(servers, cores, say=say).run(plan))
+    except ChildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     print(f"after:  {machine_line()}\n\n{report(measured, tuple(servers))}")
+    rows = measured_losses() if options.loss else []
+    if rows:
+        print(f"\n{loss_table(rows)}")
     if options.json:
-        options.json.write_text(json.dumps(as_json(measured, tuple(servers), machine), indent=1) + "\n")
+        saved = as_json(measured, tuple(servers), machine) | {"loss": [loss_row(row) for row in rows]}
+        options.json.write_text(json.dumps(saved, indent=1) + "\n")
     return 0
+
+
+def measured_losses() -> list[LossRow]:
+    """16 s of speech through the relay at each loss, to both in this process."""
+    only_loopback()
+    return asyncio.run(measure_losses(packets=800))
+
+
+def loss_row(row: LossRow) -> dict[str, Any]:
+    return {
+        "server": row.kind,
+        "loss_percent": row.loss_percent,
+        "delay_p50_ms": median(row.delays_ms),
+        "worst_gap_ms": row.worst_gap_ms,
+        "missing_share": row.missing / row.expected,
+    }
 
 
 def say(line: str) -> None:

@@ -100,10 +100,10 @@ def _climbed(measured: Measured, server: str) -> str:
     if not climb:
         return "none could be set up"
     last = climb[-1]
-    if last.calls == held:
+    if last.in_time:
         return f"{held}, as far as the climb went"
     why = f"{last.late_share:.2%} late, worst {last.frames.worst_ms:.0f} ms, {last.cpu_share:.0%} of the core used"
-    void = "; VOID, the callers were late themselves" if last.void else ""
+    void = "; VOID, the callers were late themselves" if last.callers_late else ""
     return f"{held} ({last.calls}: {why}{void})"
 
 
@@ -117,7 +117,12 @@ def _lateness_line(windows: Sequence[Window]) -> str:
 
 
 def _void_line(windows: Sequence[Window]) -> list[str]:
-    void = sum(window.void for window in windows)
-    if not void:
-        return []
-    return [f"{void} of {len(windows)} windows stayed VOID, the callers being late themselves: use a quieter machine."]
+    late, idle = sum(window.callers_late for window in windows), sum(window.idle for window in windows)
+    lines = []
+    if late:
+        lines.append(
+            f"{late} of {len(windows)} windows VOID, the callers being late themselves: use a quieter machine."
+        )
+    if idle:
+        lines.append(f"{idle} of {len(windows)} windows VOID, the server having heard or said too little: not counted.")
+    return lines

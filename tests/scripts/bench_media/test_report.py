@@ -8,7 +8,14 @@ SERVERS = ("stock", "ours", "pipecat")
 
 
 def window(
-    server: str, load: str = "full", calls: int = 5, cpu_share: float = 0.25, *, late: int = 0, sent_late: int = 0
+    server: str,
+    load: str = "full",
+    calls: int = 5,
+    cpu_share: float = 0.25,
+    *,
+    late: int = 0,
+    sent_late: int = 0,
+    heard_share: float = 1.0,
 ) -> Window:
     return Window(
         server=server,
@@ -21,7 +28,8 @@ def window(
         frames=Lateness(1000, late, 0, 3.0),
         sent=1000,
         sent_late=sent_late,
-        heard_share=1.0,
+        heard_share=heard_share,
+        talk_share=1.0,
     )
 
 
@@ -52,7 +60,16 @@ def test_the_median_leaves_void_windows_out() -> None:
 def test_if_every_window_is_void_the_report_says_so() -> None:
     measured = Measured((window("ours", cpu_share=0.5, sent_late=2),), {})
     assert measured.share_per_call("ours", "full", 5) == 0.1
-    assert "1 of 1 windows stayed VOID" in report(measured, ("ours",))
+    assert "1 of 1 windows VOID" in report(measured, ("ours",))
+
+
+def test_what_a_starved_server_cost_is_no_figure() -> None:
+    measured = Measured(
+        (window("ours", cpu_share=0.01, heard_share=0.5),), {"ours": (window("ours", heard_share=0.5),)}
+    )
+    assert measured.share_per_call("ours", "full", 5) is None
+    assert measured.calls_per_core("ours") == 0
+    assert "the server having heard or said too little" in report(measured, ("ours",))
 
 
 def test_a_core_holds_the_last_level_without_late_frames() -> None:
