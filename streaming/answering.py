@@ -23,7 +23,7 @@ from streaming.effects import (
 from streaming.events import AudioQueued, AudioSent, LoadChanged, PlayoutResumed
 from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token
 from streaming.listening import Utterance
-from streaming.notices import ItemTruncated, Notice, Reason, Status
+from streaming.notices import Notice, Reason, Status
 from streaming.playback import Playback
 from streaming.reply import FIRST_TOKEN_S, STALL_S, STEP_S, Reply
 from streaming.turns import HOLD_MS, InterruptionPolicy, Verdict
@@ -77,8 +77,7 @@ class Answering:
         self._epoch = 0
         self._policy = InterruptionPolicy()
         self._speculation: tuple[Reply, _Basis] | None = None
-        self._tail: Reply | None = None
-        self._playback = Playback(emit)
+        self._playback = Playback(conversation, self.change, emit)
         self._stalled_at = 0.0
         self._past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
 
@@ -240,9 +239,9 @@ class Answering:
         ``first`` is told to the wire after the sound was stopped and before the response's end.
         """
         self.drop_speculation()
-        tail = self._cut_tail(now)
+        tail = self._playback.cut_tail(now)
         self.interrupt_reply(reason, onset_at, now, first)
-        self._tell_cut(tail, now)
+        self._playback.tell_cut(tail, now)
 
     def interrupt_reply(self, reason: Reason, onset_at: float | None, now: float, first: Notice | None = None) -> None:
         """End the live reply only: a speculation for the words that end it lives on."""
@@ -256,25 +255,11 @@ class Answering:
             reply.stamp_cut(onset_at, now)
         self._emit(Count("barge_in_committed" if reason == "turn_detected" else "response_cancelled"))
         self._end(reply, "cancelled", reason, item, now)
-        self._tell_cut(reply, now)
+        self._playback.tell_cut(reply, now)
 
     def interrupt_tail(self, now: float) -> None:
         """End what is still being heard of a reply that was sent."""
-        self._tell_cut(self._cut_tail(now), now)
-
-    def _cut_tail(self, now: float) -> Reply | None:
-        tail, self._tail = self._tail, None
-        if tail is None or tail.heard_samples(now) >= tail.ledger.samples:
-            return None
-        self.change(tail.cut(now))
-        return tail
-
-    def _tell_cut(self, reply: Reply | None, now: float) -> None:
-        """Where the output buffer is ours nobody else knows what was heard."""
-        if reply is None or not self._playback.cut(reply) or reply.item_id not in self._conversation:
-            return
-        heard_ms = reply.heard_samples(now) * 1000 // reply.config.output_rate_hz
-        self._emit(Notify(ItemTruncated(reply.item_id, 0, heard_ms, reply.heard_text(now))))
+        self._playback.tell_cut(self._playback.cut_tail(now), now)
 
     def clear_output(self, now: float) -> None:
         """Silence the reply that sounds: a response that is still being made ends with it."""
@@ -296,8 +281,8 @@ class Answering:
         if reply is self.reply and self.held_at is not None:
             self._hold_at(reply, played)  # it may yet go on, from where the client really stopped
             return True
-        if self._tail is reply:
-            self._tail = None
+        if self._playback.tail is reply:
+            self._playback.tail = None
         self.change(reply.truncate(played, now))
         return True
 
@@ -348,7 +333,7 @@ class Answering:
 
     def abandon(self, now: float) -> None:
         """After a defect: end what is being made, whatever state it is in."""
-        self._speculation = self._tail = self.held_at = None
+        self._speculation = self._playback.tail = self.held_at = None
         reply, self.reply = self.reply, None
         for epoch in range(max(1, self._epoch - 1), self._epoch + 1):
             self._emit(CancelEpoch(epoch))
@@ -367,7 +352,7 @@ class Answering:
         self._playback.clear()
         if self.reply is not None:
             self._emit(RecordTurn(self.reply.turn_times()))
-        self.reply = self._tail = self._speculation = self.held_at = None
+        self.reply = self._playback.tail = self._speculation = self.held_at = None
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -384,7 +369,7 @@ class Answering:
             metadata=metadata,
             utterance=utterance.id if utterance else 0,
             speech_end_at=utterance.speech_end_at if utterance else now,
-            free_at=self._tail.clock.dry_at(now) if self._tail is not None else 0.0,
+            free_at=self._playback.tail.clock.dry_at(now) if self._playback.tail is not None else 0.0,
             first_clause_chars=SHORT_CLAUSE_CHARS if self.load.short_clauses else FIRST_CLAUSE_CHARS,
             emit=self._emit,
         )
@@ -413,7 +398,7 @@ class Answering:
         self.reply = self.held_at = None
         self.idle_since = now
         if status in ("completed", "incomplete") and reply.heard_samples(now) < reply.ledger.samples:
-            self._tail = reply
+            self._playback.tail = reply
             self.idle_since = reply.clock.dry_at(now)
         if reply.ends_call is not None:
             self.end_cause = reply.ends_call

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from streaming.conversation import Conversation, Item
 from streaming.effects import Effect, Notify
-from streaming.notices import PlaybackCleared, PlaybackStarted, PlaybackStopped
+from streaming.notices import ItemTruncated, PlaybackCleared, PlaybackStarted, PlaybackStopped
 from streaming.reply import Reply
 
 
 class Playback:
-    """At most one reply sounds at a time. It may outlive the response that it is of: what was sent is still heard."""
+    """At most one reply sounds at a time. It may outlive the response that it is of: what was sent is still heard.
 
-    def __init__(self, emit: Callable[[Effect], None]) -> None:
+    ``change`` puts a new state of an item into ``conversation``.
+    """
+
+    def __init__(
+        self, conversation: Conversation, change: Callable[[Item], None], emit: Callable[[Effect], None]
+    ) -> None:
+        self._conversation = conversation
+        self._change = change
         self._emit = emit
         self.sounding: Reply | None = None
+        self.tail: Reply | None = None
+        """A reply that was sent to its end, and is still being heard."""
 
     def sent(self, reply: Reply) -> None:
         """A frame of it left: its first one begins its playback, and ends that of the reply before it."""
@@ -23,12 +33,22 @@ class Playback:
             self.sounding = reply
             self._emit(Notify(PlaybackStarted(reply.response_id)))
 
-    def cut(self, reply: Reply) -> bool:
-        """It was silenced. Returns whether it sounded."""
-        if reply is not self.sounding:
-            return False
+    def cut_tail(self, now: float) -> Reply | None:
+        """Silence the tail: the context keeps what was heard. Returns what is to be told of (:meth:`tell_cut`)."""
+        tail, self.tail = self.tail, None
+        if tail is None or tail.heard_samples(now) >= tail.ledger.samples:
+            return None
+        self._change(tail.cut(now))
+        return tail
+
+    def tell_cut(self, reply: Reply | None, now: float) -> None:
+        """It was silenced: where the output buffer is ours nobody else knows what was heard."""
+        if reply is None or reply is not self.sounding:
+            return
         self.clear()
-        return True
+        if reply.item_id in self._conversation:
+            heard_ms = reply.heard_samples(now) * 1000 // reply.config.output_rate_hz
+            self._emit(Notify(ItemTruncated(reply.item_id, 0, heard_ms, reply.heard_text(now))))
 
     def clear(self) -> None:
         """Silence, whoever sounded."""
