@@ -171,6 +171,8 @@ class IceConnection(Connection):
         self._early: deque[bytes] = deque(maxlen=MAX_EARLY)
         self.lost = False
         """:meth:`recv` found that nothing comes any more."""
+        self.on_check: Callable[[], None] | None = None
+        self._asking: asyncio.Task[list[Candidate]] | None = None
 
     def media_received(self, data: bytes) -> None:
         if self.on_media is None:
@@ -201,6 +203,8 @@ class IceConnection(Connection):
     def request_received(self, message: aioice_stun.Message, addr: tuple[str, int], protocol: StunProtocol) -> None:
         if len(self._remote_candidates) < MAX_LEARNED and "PRIORITY" in message.attributes:
             super().request_received(message, addr, protocol)
+            if self.on_check is not None:
+                self.on_check()
 
     async def get_component_candidates(
         self,
@@ -222,8 +226,15 @@ class IceConnection(Connection):
             ]
             candidates += await _answers(asked)
         if self.turn_server is not None:  # with no address of ours, only the relay is left for aioice to ask
-            candidates += await super().get_component_candidates(component, [], timeout=int(SERVERS_S))
+            asking = super().get_component_candidates(component, [], timeout=int(SERVERS_S))
+            self._asking = asyncio.create_task(asking, name="turn")
+            candidates += await asyncio.shield(self._asking)
         return candidates
+
+    async def close(self) -> None:
+        if self._asking is not None:  # a relay that is given while nobody waits for it would stay open
+            await asyncio.wait({self._asking})
+        await super().close()
 
     async def _bind(self, component: int, address: str) -> MediaProtocol | None:
         bound = _bound_socket(address, self._policy.port_range)

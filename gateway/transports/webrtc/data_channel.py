@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 import structlog
 from aiortc import RTCDataChannel, RTCDtlsTransport, RTCSctpTransport
 from aiortc.rtcsctptransport import RTCSctpCapabilities
+from OpenSSL import SSL
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +58,7 @@ class _Path:
         return str(self._dtls._role)
 
     async def _send_data(self, data: bytes) -> None:
-        with contextlib.suppress(ConnectionError):  # whoever looks after the connection knows it too
+        with contextlib.suppress(ConnectionError, SSL.Error):  # whoever looks after the connection knows it too
             await self._dtls._send_data(data)
 
     def _register_data_receiver(self, receiver: RTCSctpTransport) -> None:

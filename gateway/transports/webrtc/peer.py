@@ -13,6 +13,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, cast
 
 import pylibsrtp
@@ -52,6 +53,8 @@ LostCause = Literal["media_timeout", "connection_lost", "peer_closed", "never_co
 
 GOODBYE_S = 1.0
 """Silence after an RTCP BYE: the peer did not only change its microphone."""
+CLOSE_S = 5.0
+"""What a TURN server gets to take a relay back; everything else is let go of at once."""
 QUIET_FILL_S = 0.1
 """How often the silence of a peer that sends none (DTX) is told; it stays this far behind the clock, and a bit."""
 
@@ -204,10 +207,14 @@ class MediaPeer:
             reading = self._dtls._task
             await self._dtls.stop()
             if reading is not None:
-                await asyncio.wait({reading})
+                await asyncio.gather(reading, return_exceptions=True)
             self._dtls.remove_all_listeners()
         if self._link is not None:
-            await self._link.ice.close()
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._link.ice.close()
+            except TimeoutError:
+                _log.warning("a TURN server does not let go of a relay")
 
     def _prepare(self, offer: Offer, link: _Link) -> str:
         """Everything that the answer names."""
@@ -272,6 +279,8 @@ class MediaPeer:
         self._link.ice.hear(self._on_media)
         if offer.direction in ("sendrecv", "recvonly"):
             self._sender.start()
+        if offer.direction == "recvonly":  # no RTP will tell that it lives, but its consent checks do
+            self._link.ice.on_check = self._on_check
         self._at("reports", now_s + FIRST_REPORT_S, self._report)
         self._watch()
         if self._channel is not None:
@@ -288,6 +297,8 @@ class MediaPeer:
         try:
             if is_rtcp(data):
                 reports.receive(dtls._rx_srtp.unprotect_rtcp(data), now_s)
+                if reports.goodbye and "goodbye" not in self._timers:
+                    self._at("goodbye", now_s + GOODBYE_S, partial(self._take_leave, now_s))
                 return
             packet = dtls._rx_srtp.unprotect(data)
         except pylibsrtp.Error:  # forged, sent twice, or of another session
@@ -297,11 +308,7 @@ class MediaPeer:
         self._heard(receiver, now_s)
 
     def _heard(self, receiver: RtpReceiver, now_s: float) -> None:
-        assert self._watchdog is not None
-        self._watchdog.heard(now_s)
-        if self._suspect:
-            self._suspect = False
-            self._events.suspect(False)
+        self._alive(now_s)
         due_s = receiver.due_s()
         if due_s is not None and "gap" not in self._timers:
             self._at("gap", due_s, self._give_up)
@@ -348,6 +355,23 @@ class MediaPeer:
         self._at("reports", now_s + REPORT_S * (0.75 + secrets.randbelow(500) / 1000), self._report)
 
     # liveness
+
+    def _alive(self, now_s: float) -> None:
+        assert self._watchdog is not None
+        self._watchdog.heard(now_s)
+        if self._suspect:
+            self._suspect = False
+            self._events.suspect(False)
+
+    def _on_check(self) -> None:
+        if not self._over and self._watchdog is not None:
+            self._alive(self._clock())
+
+    def _take_leave(self, said_s: float) -> None:
+        """The peer said that its stream ends."""
+        assert self._receiver is not None
+        if (self._receiver.heard_s or 0.0) <= said_s:
+            self._lose("peer_closed")
 
     def _watch(self) -> None:
         assert self._watchdog is not None
