@@ -215,7 +215,8 @@ def test_every_cause_and_code_has_words(run: Run) -> None:
     assert unknown == {"tone": "bad", "title": "The call failed", "text": "The gateway said: something_new."}
     # What calls end with and what offers are refused with, in gateway/.
     codes = """caller_hung_up connection_lost server_drain server_stop max_duration internal_error media_timeout
-        peer_not_reading peer_closed busy draining overloaded engines_down warming missing_api_key invalid_api_key
+        peer_not_reading peer_closed never_connected media_not_connected protocol_error peer_flooding
+        no_media_port answer_timeout busy draining overloaded engines_down warming missing_api_key invalid_api_key
         too_many_attempts invalid_client_secret ephemeral_token_already_used unknown_agent too_many_client_secrets"""
     titles = run("messages", "return given.codes.map((code) => m.messageOf(code).title);", codes=codes.split())
     assert "The call failed" not in titles

@@ -172,6 +172,7 @@ def test_each_turn_has_its_waterfall(rig: Rig) -> None:
     [
         ("server_drain", "The gateway is restarting."),
         ("max_duration", "It reached the longest time a call may last."),
+        ("caller_hung_up", "The gateway ended the call."),
         (None, "The gateway ended the call."),
         ("internal_error", "Something went wrong in the gateway."),
     ],

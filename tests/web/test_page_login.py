@@ -101,6 +101,14 @@ def test_too_many_wrong_keys_are_told_with_the_wait(rig: Rig) -> None:
     rig.faults.clear()
 
 
+def test_a_gateway_that_will_not_have_this_address_is_not_asked_again(rig: Rig) -> None:
+    rig.gateway.answers[AGENTS] = Answer.refusal(421, "host_not_allowed")
+    page = rig.open()
+    expect(page.get_by_role("status").filter(has_text="This host name is not known")).to_be_visible()
+    expect(page.locator("#spinner")).to_be_hidden()
+    rig.faults.clear()
+
+
 def test_a_gateway_that_starts_is_waited_for(rig: Rig) -> None:
     rig.page.clock.install()
     rig.gateway.answers[AGENTS] = Answer.refusal(503, "warming", **{"Retry-After": "1"})

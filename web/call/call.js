@@ -170,6 +170,8 @@ export class Call {
 
   /** Why the connection went, as far as can be told. @param {string} reason */
   #because(reason) {
+    // Somebody else hung up in the caller's name: had it been this page, the call would be over already.
+    if (this.cause === "caller_hung_up") return "ended_by_server";
     if (this.cause !== null) return this.cause;
     return this.microphone?.readyState === "ended" ? "microphone_lost" : reason;
   }

@@ -28,8 +28,9 @@ export class Keypad {
       const [digit, letters = ""] = key.split(" ");
       const button = element(
         "button",
-        { type: "button", class: "key", "aria-label": NAMES[digit] ?? digit },
+        { type: "button", class: "key", ...(digit in NAMES && { "aria-label": NAMES[digit] }) },
         element("span", { class: "digit" }, digit),
+        " ",
         element("span", { class: "letters" }, letters),
       );
       button.addEventListener("click", () => this.press(digit));

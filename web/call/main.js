@@ -206,7 +206,7 @@ function enter() {
       phone.stage.dataset.state = "login";
       phone.stage.classList.remove("wide");
       byId("login").hidden = false;
-      for (const id of ["phone", "talk", "extras", "sign-out"]) byId(id).hidden = true;
+      for (const id of ["phone", "talk", "extras", "sign-out", "skip"]) byId(id).hidden = true;
     },
     failed: (refusal) => {
       const { title, text } = messageOf(refusal.code, refusal);
@@ -214,7 +214,9 @@ function enter() {
       byId("waiting").hidden = false;
       byId("waiting-title").textContent = title;
       byId("waiting-text").textContent = text;
-      setTimeout(enter, Math.max(RETRY_MS, (refusal.retryAfterS ?? 0) * 1000));
+      const mayPass = refusal.status === 0 || refusal.status === 429 || refusal.status >= 500;
+      byId("spinner").hidden = !mayPass;
+      if (mayPass) setTimeout(enter, Math.max(RETRY_MS, (refusal.retryAfterS ?? 0) * 1000));
     },
   }).finally(() => {
     if (phone.stage.dataset.state !== "waiting") byId("waiting").hidden = true;

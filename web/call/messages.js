@@ -113,12 +113,13 @@ const ALIASES = {
   key_out_of_scope: "invalid_api_key",
   too_many_attempts: "rate_limited",
   too_many_client_secrets: "overloaded",
-  hung_up: "operator_hung_up",
-  hung_up_by_api: "operator_hung_up",
-  api_hang_up: "operator_hung_up",
-  ice_failed: "no_route",
-  setup_timeout: "no_route",
+  no_media_port: "busy",
+  answer_timeout: "refused",
+  never_connected: "no_route",
+  media_not_connected: "no_route",
   peer_closed: "connection_lost",
+  protocol_error: "connection_lost",
+  peer_flooding: "ended_by_server",
 };
 
 /**

@@ -53,6 +53,7 @@ export class PhoneView {
     byId("greeting").hidden = state.name !== "idle" || this.greeting === "";
     byId("quality").hidden = !inCall;
     byId("talk").hidden = !inCall && more.turns === 0;
+    byId("skip").hidden = byId("talk").hidden;
     this.stage.classList.toggle("wide", !byId("talk").hidden);
     setText(byId("hang-up-label"), inCall ? "Hang up" : "Cancel");
     if (!inCall) {
