@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from loadtest.address import call_address
 from loadtest.call import CallOver, CallPlan, CallTape, Transport, Wire, hold_call, no_call
-from loadtest.webrtc_call import dial_webrtc
 from loadtest.websocket_call import dial_websocket
 
 
@@ -17,6 +16,8 @@ async def place_realtime_call(plan: CallPlan) -> CallTape:
     try:
         wire: Wire
         if address.transport is Transport.WEBRTC:
+            from loadtest.webrtc_call import dial_webrtc  # aiortc takes half a second to import
+
             wire = await dial_webrtc(plan, address)
         else:
             wire = await dial_websocket(plan, address.url)

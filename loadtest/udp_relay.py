@@ -281,7 +281,10 @@ class RelayRoute:
         return _joined(line for line in sdp.splitlines() if not line.startswith(_CANDIDATE_LINES))
 
     async def answer(self, sdp: str) -> str:
-        """Opens the relay to the server's first UDP address. Raises :class:`ValueError` if the answer has none."""
+        """Opens the relay to the server's first UDP address, on loopback if it has one there: the relay's sockets are.
+
+        Raises :class:`ValueError` if the answer has none.
+        """
         lines = sdp.splitlines()
         self._relay = await UdpRelay.open(_first_candidate(lines), up=self._up, down=self._down, seed=self._seed)
         host, port = self._relay.address
@@ -307,8 +310,11 @@ def _joined(lines: Any) -> str:
 
 
 def _first_candidate(lines: list[str]) -> Address:
+    found: list[Address] = []
     for line in lines:
         words = line.split()
         if line.startswith("a=candidate:") and len(words) >= 8 and words[2].lower() == "udp" and ":" not in words[4]:
-            return words[4], int(words[5])
-    raise ValueError("the answer names no UDP address")
+            found.append((words[4], int(words[5])))
+    if not found:
+        raise ValueError("the answer names no UDP address")
+    return next((address for address in found if address[0].startswith("127.")), found[0])

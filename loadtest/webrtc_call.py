@@ -72,10 +72,13 @@ async def dial_webrtc(plan: CallPlan, address: CallAddress) -> WebRtcWire:
         peer.times.answered_s = asyncio.get_running_loop().time()
         await peer.accept(await _routed(answer, plan.route), address.url, within_s=_CONNECT_S)
         created = await _first_event(peer)
-    except BaseException:
-        await signalling.hang_up()
+    except BaseException as error:
+        if not peer.left:
+            await signalling.hang_up()
         await peer.close()
         await signalling.aclose()
+        if isinstance(error, CallOver) and error.cause is EndCause.AGENT_HANGUP:
+            raise CallOver(EndCause.NO_SESSION, "the server ended the call before its session began") from error
         raise
     return WebRtcWire(peer, signalling, created, voice)
 
@@ -129,7 +132,7 @@ class WebRtcWire:
 
     async def hang_up(self) -> str | None:
         try:
-            return await self._signalling.hang_up() if self._peer.over is None else None
+            return None if self._peer.left else await self._signalling.hang_up()
         finally:
             await self._peer.close()
             await self._signalling.aclose()

@@ -16,7 +16,6 @@ from typing import Any
 
 import av
 from aiortc import (
-    InvalidStateError,
     MediaStreamTrack,
     RTCConfiguration,
     RTCPeerConnection,
@@ -116,6 +115,11 @@ class Peer:
         self._channel.on("close", lambda: self.end(CallOver(EndCause.AGENT_HANGUP)))
         self._connection.on("connectionstatechange", self._on_state)
 
+    @property
+    def left(self) -> bool:
+        """The server ended the connection: it need not be told."""
+        return self.over is not None and self.over.cause is EndCause.AGENT_HANGUP
+
     async def offer(self) -> str:
         await self._connection.setLocalDescription(await self._connection.createOffer())
         return self._connection.localDescription.sdp
@@ -124,7 +128,7 @@ class Peer:
         """Connect media and the channel. Raises :class:`CallOver`."""
         try:
             await self._connection.setRemoteDescription(RTCSessionDescription(answer, "answer"))
-        except (ValueError, InvalidStateError, KeyError, IndexError, AttributeError) as error:
+        except Exception as error:
             raise CallOver(EndCause.NO_SESSION, f"{url} answered with an unusable SDP: {error}") from error
         await self._wait(self.connected, within_s, lambda: self._no_media(answer))
         await self._wait(

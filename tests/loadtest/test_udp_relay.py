@@ -178,6 +178,10 @@ async def test_a_route_leaves_the_relay_as_the_only_way() -> None:
     host, port = route.relay.address
     assert candidates(answer) == [f"a=candidate:1 1 udp 2130706431 {host} {port} typ host", "a=end-of-candidates"]
     assert route.relay._server == ("192.0.2.5", 50000)
+    local = RelayRoute()
+    await local.answer(OFFER.replace("a=ice-ufrag", "a=candidate:3 1 udp 1 127.0.0.1 50001 typ host\r\na=ice-ufrag"))
+    assert local.relay._server == ("127.0.0.1", 50001)
+    local.close()
     route.close()
     with pytest.raises(ValueError, match="no UDP address"):
         await RelayRoute().answer("v=0\r\n")

@@ -182,6 +182,13 @@ async def test_a_server_of_something_else_is_no_session(monkeypatch: pytest.Monk
     assert silent.end_cause is EndCause.NO_SESSION
 
 
+async def test_a_server_that_ends_the_call_at_once_is_no_session() -> None:
+    tape, heard = await call(Script(), line("hello"), faults=Faults(close_at_once=True))
+    assert tape.end_cause is EndCause.NO_SESSION
+    assert tape.problem == "the server ended the call before its session began"
+    assert len(heard.requests) == 1
+
+
 async def test_bad_events_are_noted_and_survived() -> None:
     raw = ("{", "[]", json.dumps({"type": "something.new", "delta": "x"}))
     tape, _ = await call(Script(replies=(200,), raw=raw), line("hello"))

@@ -47,6 +47,7 @@ class Faults:
     location: str = "/v1/realtime/calls/rtc_1"
     hangup_status: int = 200
     silent_channel: bool = False
+    close_at_once: bool = False
 
 
 class Speaker(MediaStreamTrack):
@@ -116,7 +117,9 @@ class PeerCall:
     def _on_channel(self, channel: Any) -> None:
         self._channel = channel
         channel.on("message", self._on_message)
-        if self._faults.silent_channel:
+        if self._faults.close_at_once:
+            self._start(self.connection.close())
+        if self._faults.silent_channel or self._faults.close_at_once:
             return
         self._send(self._script.first_event, session={"id": "sess_1", "type": "realtime"})
         for text in self._script.raw:
