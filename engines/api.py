@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +144,36 @@ class Overload(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LaneHealth:
+    """One queue of jobs and what works it off: a CPU lane, or an MLX executor."""
+
+    slots: int
+    """Jobs that can be worked on at once."""
+    waiting: int
+    running: int
+    late_ms: float
+    """Of a CPU lane how long the job that waits longest has waited; of an executor how far its latest job is past the
+    time it should have been served by."""
+    busy_s: float
+    """Work done since the start, over all slots. What it grows by in a second, for each slot, is the share in use."""
+    overload: Overload = Overload.NONE
+
+
+BackendState = Literal["up", "loading", "standing_by", "paused", "down"]
+"""``standing_by``: loaded when a request needs it; ``paused``: it failed, and is left alone for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendHealth:
+    """One backend of a stage. ``host`` is where it runs, None: in this process."""
+
+    stage: str
+    name: str
+    state: BackendState
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HostHealth:
     """One place where engines run, as operators see it."""
 
@@ -155,6 +185,10 @@ class HostHealth:
     """Of a GPU, or of unified memory, that MLX holds."""
     waiting: int = 0
     """Jobs that wait for a quantum or a slot."""
+    pid: int | None = None
+    reason: str = ""
+    """Why it is not up."""
+    lanes: Mapping[str, LaneHealth] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +203,10 @@ class EngineHealth:
     hosts: Mapping[str, HostHealth] = field(default_factory=lambda: MappingProxyType({}))
     failed_requests: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     """By stage and backend, where another stands behind it: what it failed, which a caller need not have noticed."""
+    backends: Sequence[BackendHealth] = ()
+    """In the order in which those of a stage are asked."""
+    lanes: Mapping[str, LaneHealth] = field(default_factory=lambda: MappingProxyType({}))
+    """Those of this process: ``cpu``, ``mlx``."""
 
 
 HEALTHY = EngineHealth(healthy=True)

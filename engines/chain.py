@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from engines.api import Engine, EngineError
+from engines.api import BackendState, Engine, EngineError
 
 LOAD_WAIT_S = 10.0
 """How long a request waits for a fallback to be loaded. The load goes on for those that come later."""
@@ -73,6 +73,16 @@ class Link(Generic[E]):
         self._failures = 0
         self._down_until = 0.0
         self._on_trial = False
+
+    @property
+    def state(self) -> BackendState:
+        if self._loading is not None:
+            return "loading"
+        if self._failures:
+            return "paused"
+        if self.engine is None:
+            return "standing_by"
+        return "up" if getattr(self.engine, "available", True) else "down"
 
     def speaks(self, language: str) -> bool:
         """Whether it may know the language; a BCP 47 tag's first subtag decides."""

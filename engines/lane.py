@@ -53,6 +53,10 @@ class LaneSnapshot:
     yields: int
     yields_refused: int
     max_wait_ms: dict[Priority, float]
+    waited_ms: float
+    """How long the job that waits longest has waited."""
+    busy_s: float
+    """Time that slots were held since the lane was made, over all slots."""
 
 
 class Slot:
@@ -114,6 +118,8 @@ class CpuLane:
         self._done = self._skipped = self._refused = self._failed = 0
         self._yields = self._yields_refused = 0
         self._max_wait_s: dict[Priority, float] = {}
+        self._busy_s = 0.0
+        self._counted_at = clock()
 
     def submit(
         self,
@@ -144,6 +150,7 @@ class CpuLane:
 
     def snapshot(self) -> LaneSnapshot:
         with self._lock:
+            now = self._clock()
             return LaneSnapshot(
                 slots=self.slots,
                 queued=self._queued,
@@ -156,6 +163,8 @@ class CpuLane:
                 yields=self._yields,
                 yields_refused=self._yields_refused,
                 max_wait_ms={priority: wait_s * 1000 for priority, wait_s in sorted(self._max_wait_s.items())},
+                waited_ms=1000 * max((now - ticket.since for ticket in self._slots_by_ticket), default=0.0),
+                busy_s=self._busy_s + len(self._running) * (now - self._counted_at),
             )
 
     async def close(self) -> None:
@@ -163,6 +172,7 @@ class CpuLane:
         every thread. What never began is counted as skipped. Safe to call twice."""
         with self._lock:
             self._closing = True
+            self._count_time()
             for slot in self._paused:
                 self._order.remove(slot._ticket)
                 self._running.add(slot)
@@ -204,6 +214,7 @@ class CpuLane:
             if ticket is None:
                 return
             slot = self._slots_by_ticket.pop(ticket)
+            self._count_time()
             self._running.add(slot)
             if slot in self._paused:
                 self._paused.remove(slot)
@@ -213,6 +224,12 @@ class CpuLane:
             if self._idle_threads < len(self._granted):
                 self._start_thread()
             self._work.notify()
+
+    def _count_time(self) -> None:
+        """Before the number of those that run changes."""
+        now = self._clock()
+        self._busy_s += len(self._running) * (now - self._counted_at)
+        self._counted_at = now
 
     def _urgent_runs(self) -> bool:
         return any(slot._ticket.urgent for slot in self._running)
@@ -250,6 +267,7 @@ class CpuLane:
             _log.exception("a CPU job let an exception escape")
         finally:
             with self._lock:
+                self._count_time()
                 self._running.discard(slot)
                 self._idle_threads += 1
                 self._skipped += skipped
@@ -281,6 +299,7 @@ class CpuLane:
             slot._may_go_on.clear()
             self._paused.add(slot)
             self._wait_in_order(slot)
+            self._count_time()
             self._running.remove(slot)
             self._dispatch()
         slot._may_go_on.wait()

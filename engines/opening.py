@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from engines import fetch
-from engines.api import HEALTHY, Engine, EngineError, EngineHealth, EngineSet, Place
+from engines.api import (
+    HEALTHY,
+    BackendHealth,
+    BackendState,
+    Engine,
+    EngineError,
+    EngineHealth,
+    EngineSet,
+    LaneHealth,
+    Place,
+)
 from engines.chain import Chain, Link
 from engines.fallback import FallbackLanguageModel, FallbackSpeechToText, FallbackTextToSpeech
 from engines.lane import CpuLane
@@ -74,6 +84,19 @@ class InProcess:
         if self._executor is not None and spec.shares == "mlx" and spec.memory_mb:
             return _OnDevice(engine, self._executor, spec)
         return engine
+
+    def lanes(self) -> dict[str, LaneHealth]:
+        """How those are that it has: ``cpu``, ``mlx``."""
+        lanes: dict[str, LaneHealth] = {}
+        if self._lane is not None:
+            lane = self._lane.snapshot()
+            waiting = lane.queued + lane.paused
+            lanes["cpu"] = LaneHealth(lane.slots, waiting, lane.running, lane.waited_ms, lane.busy_s)
+        if self._executor is not None:
+            mlx = self._executor.snapshot
+            running = min(1, mlx.jobs)
+            lanes["mlx"] = LaneHealth(1, mlx.jobs - running, running, mlx.late_ms, mlx.busy_s, mlx.overload)
+        return lanes
 
     async def close(self) -> None:
         """After the engines: what they shared."""
@@ -162,7 +185,7 @@ async def open_engines(
                 stack.push_async_callback(stages[kind].engine.close)
         await _start_all([stage.start for stage in stages.values()])
         engines: dict[str, Any] = {kind: stages[kind].engine if kind in stages else None for kind in KINDS}
-        yield EngineSet(**engines, health=lambda: _health(place, stages.values()))
+        yield EngineSet(**engines, health=lambda: _health(place, here, stages.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +195,7 @@ class _Stage:
     engine: Any
     start: Callable[[], Awaitable[None]]
     serving: Callable[[], list[Engine | None]]
+    backends: Callable[[], list[BackendHealth]]
     chain: Chain[Any] | None = None
 
 
@@ -205,7 +229,9 @@ class _Opener:
     def single(self, spec: BackendSpec) -> _Stage:
         spec = self._measured(spec)
         engine = self._make(spec)
-        return _Stage(engine, partial(self._start, spec, engine), lambda: [engine])
+        return _Stage(
+            engine, partial(self._start, spec, engine), lambda: [engine], lambda: [self._health(spec, _state(engine))]
+        )
 
     def chain(self, kind: Kind, specs: list[BackendSpec]) -> _Stage:
         clock = asyncio.get_running_loop().time
@@ -214,7 +240,16 @@ class _Opener:
             self._memory.may_unload(link)
         chain: Chain[Any] = Chain(kind, links)
         engine = _FALLBACKS[kind](chain)
-        return _Stage(engine, engine.start, lambda: [link.engine for link in links], chain)
+        return _Stage(
+            engine,
+            engine.start,
+            lambda: [link.engine for link in links],
+            lambda: [self._health(spec, link.state) for spec, link in zip(specs, links, strict=True)],
+            chain,
+        )
+
+    def _health(self, spec: BackendSpec, state: BackendState) -> BackendHealth:
+        return BackendHealth(spec.kind, spec.name, state, spec.host if self._place is not None else None)
 
     async def _open(self, spec: BackendSpec) -> Engine:
         spec = self._measured(spec)
@@ -261,14 +296,24 @@ _FALLBACKS: dict[Kind, Callable[[Chain[Any]], Any]] = {
 }
 
 
-def _health(place: Place | None, stages: Collection[_Stage]) -> EngineHealth:
+def _state(engine: Any) -> BackendState:
+    return "up" if getattr(engine, "available", True) else "down"
+
+
+def _health(place: Place | None, here: InProcess, stages: Collection[_Stage]) -> EngineHealth:
     """The place's own, whether each stage has somebody to do it, and what the chains' backends failed."""
     ask: Callable[[], EngineHealth] | None = getattr(place, "health", None)
     health = HEALTHY if ask is None else ask()
     served = [any(engine is None or getattr(engine, "available", True) for engine in s.serving()) for s in stages]
     chains = [stage.chain for stage in stages if stage.chain is not None]
     failed = {(chain.stage, link.name): link.failed_requests for chain in chains for link in chain.links}
-    return replace(health, takes_calls=all(served), failed_requests=failed)
+    return replace(
+        health,
+        takes_calls=all(served),
+        failed_requests=failed,
+        backends=[backend for stage in stages for backend in stage.backends()],
+        lanes=here.lanes(),
+    )
 
 
 @contextlib.asynccontextmanager

@@ -193,6 +193,10 @@ class Agenda:
         """How far the lane is behind, by the average lateness that the demand test foresees."""
         return self._ladder.level(now)
 
+    def late_s(self, now: float) -> float:
+        """How far the job that is latest is past the time it is due."""
+        return max(0.0, now - min((job.due for job in self._jobs.values()), default=now))
+
     # --- order ------------------------------------------------------------------------------------------------
 
     def _renew(self, now: float) -> None:

@@ -65,6 +65,8 @@ class Snapshot:
     """The executor a moment ago, for metrics and the console. Never older than a beat while the thread lives."""
 
     jobs: int = 0
+    late_ms: float = 0.0
+    """How far the job that is latest is past the time it is due."""
     open_streams: int = 0
     active_bytes: int = 0
     cache_bytes: int = 0
@@ -79,6 +81,11 @@ class Snapshot:
     between: QuantaOfKind = field(default_factory=QuantaOfKind)
     """The thread's stretches of work outside of quanta."""
     workloads: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def busy_s(self) -> float:
+        """What the thread has worked since the start."""
+        return self.between.seconds + sum(quanta.seconds for quanta in self.quanta.values())
 
     @classmethod
     def of(
@@ -95,6 +102,7 @@ class Snapshot:
         memory = device.memory()
         return cls(
             jobs=len(agenda),
+            late_ms=1000 * agenda.late_s(now),
             open_streams=sum(workload.open_streams for workload in workloads),
             active_bytes=memory["active_bytes"],
             cache_bytes=memory["cache_bytes"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ import structlog
 
 from engines.host import lifeline
 from engines.host.channel import Channel
-from engines.host.protocol import TO_HOST, Vitals
+from engines.host.protocol import TO_HOST, Lane, Vitals
 from engines.host.server import HostServer
 from engines.memory import footprint_bytes
 from engines.opening import InProcess
@@ -81,11 +82,12 @@ class _Place(InProcess):
 
     def vitals(self) -> Vitals:
         executor = self._executor
+        lanes = {name: Lane(*dataclasses.astuple(lane)) for name, lane in self.lanes().items()}
         if executor is None:
-            return Vitals(footprint_bytes())
+            return Vitals(footprint_bytes(), lanes=lanes)
         snapshot = executor.snapshot
         device_bytes = snapshot.active_bytes + snapshot.cache_bytes
-        return Vitals(footprint_bytes(), device_bytes, executor.trouble, self._dead, snapshot.overload)
+        return Vitals(footprint_bytes(), device_bytes, executor.trouble, self._dead, snapshot.overload, lanes)
 
     def _died(self, code: str, message: str) -> None:
         self._dead = True

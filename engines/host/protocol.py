@@ -243,6 +243,17 @@ class SpeechFailed(_Message, frozen=True):
     result: SynthesisFailed
 
 
+class Lane(msgspec.Struct, frozen=True, array_like=True):
+    """An :class:`engines.api.LaneHealth`."""
+
+    slots: int
+    waiting: int
+    running: int
+    late_ms: float
+    busy_s: float
+    overload: int
+
+
 class Vitals(msgspec.Struct, frozen=True, array_like=True):
     """How a host is beside its jobs."""
 
@@ -255,6 +266,7 @@ class Vitals(msgspec.Struct, frozen=True, array_like=True):
     """Its MLX thread has ended by an error: only a new process can have another."""
     overload: int = 0
     """An :class:`engines.api.Overload`, as its own schedulers see it."""
+    lanes: dict[str, Lane] = {}
 
 
 class Pong(_Message, frozen=True):

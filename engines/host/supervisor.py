@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from engines.api import EngineError, HostHealth, Overload
+from engines.api import EngineError, HostHealth, LaneHealth, Overload
 from engines.host import protocol as wire
 from engines.host.backoff import Backoff
 from engines.host.channel import Channel
@@ -97,13 +97,16 @@ class Host:
 
     @property
     def health(self) -> HostHealth:
-        pong = self._pong
+        pong, reason = self._pong, self.reason
         return HostHealth(
-            up=self._channel is not None and not self.reason,
+            up=self._channel is not None and not reason,
             restarts=self.restarts,
             memory_bytes=pong.vitals.memory_bytes if pong is not None else 0,
             device_bytes=pong.vitals.device_bytes if pong is not None else 0,
             waiting=pong.waiting if pong is not None else 0,
+            pid=self.pid,
+            reason=reason,
+            lanes={} if pong is None else {name: _lane(lane) for name, lane in pong.vitals.lanes.items()},
         )
 
     @property
@@ -370,6 +373,10 @@ class Host:
         for number, future in self._loading.items():
             self._engines.pop(number, None)
             _settle(future, error)
+
+
+def _lane(said: wire.Lane) -> LaneHealth:
+    return LaneHealth(said.slots, said.waiting, said.running, said.late_ms, said.busy_s, Overload(said.overload))
 
 
 def _settle(future: asyncio.Future[None] | None, error: Exception | None = None) -> None:

@@ -567,3 +567,25 @@ async def test_under_a_storm_every_job_ends_and_slots_are_never_exceeded() -> No
     assert (shot.done, shot.failed, shot.skipped, shot.running, shot.paused) == (400, 0, 0, 0, 0)
     assert shot.yields > 0
     assert len(lane._threads) <= 6
+
+
+async def test_what_is_told_of_a_lane() -> None:
+    now_s = 100.0
+    lane = CpuLane(1, clock=lambda: now_s)
+    began, go_on = threading.Event(), threading.Event()
+
+    def work(_: Slot) -> None:
+        began.set()
+        go_on.wait(WAIT_S)
+
+    lane.submit(Priority.FINAL, math.inf, work, abandoned=lambda: False)
+    lane.submit(Priority.DECODE, math.inf, lambda _: None, abandoned=lambda: False)
+    assert await asyncio.to_thread(began.wait, WAIT_S)
+    now_s += 3.0
+    told = lane.snapshot()
+    assert (told.running, told.queued, told.waited_ms, told.busy_s) == (1, 1, 3_000.0, 3.0)
+    go_on.set()
+    await lane.close()
+    now_s += 5.0
+    assert lane.snapshot().waited_ms == 0.0
+    assert lane.snapshot().busy_s == 3.0, "nothing runs"

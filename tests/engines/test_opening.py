@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engines import fetch, registry
-from engines.api import Engine, EngineError, EngineHealth, EngineSet
+from engines.api import Engine, EngineError, EngineHealth, EngineSet, Overload
 from engines.lane import CpuLane, LaneFull
 from engines.memory import MemoryGuard, Reading
 from engines.opening import InProcess, open_engines, open_preset
@@ -400,3 +400,25 @@ async def test_a_users_own_weights_tell_their_need(fakes: dict[str, BackendSpec]
     with pytest.raises(EngineError, match="there is no model folder"):
         async with open_preset("fake"):
             pytest.fail("opened")
+
+
+async def test_backends_are_told_of(chained: dict[str, BackendSpec]) -> None:
+    chained["fake-llm"] = BackendSpec("fake-llm", "llm", f"{HERE}:Failing", host="cpu")
+    async with open_preset("fake") as engines:
+
+        def states() -> dict[str, str]:
+            return {one.name: one.state for one in engines.health().backends}
+
+        assert states() == {name: "standing_by" if name == "spare" else "up" for name in chained if name != "fake-turn"}
+        assert {one.host for one in engines.health().backends} == {None}, "all run in this process"
+        got: asyncio.Queue[Any] = asyncio.Queue()
+        engines.llm.generate(HELLO, got.put_nowait)
+        await got.get()
+        assert (states()["fake-llm"], states()["spare"]) == ("paused", "up")
+
+
+async def test_a_lane_of_this_process_is_told_of(fakes: dict[str, BackendSpec]) -> None:
+    change(fakes, "stt", shares="lane")
+    async with open_preset("fake", cores=2) as engines:
+        lane = engines.health().lanes["cpu"]
+        assert (lane.slots, lane.waiting, lane.running, lane.overload) == (2, 0, 0, Overload.NONE)
