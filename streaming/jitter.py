@@ -2,8 +2,8 @@
 
 Speech-to-text and voice activity detection need order and continuity, not a steady playout: a packet that is the next
 one leaves at once. Only behind a gap packets wait, at most :data:`WINDOW_S` or until as much media waits, then the gap
-is given up and told as :class:`Lost`. Positions follow RTP time: where timestamps move on without a packet missing (a sender
-that is silent, DTX), the difference is told as :class:`Silence`.
+is given up and told as :class:`Lost`. Positions follow RTP time: where timestamps move on without a packet missing (a
+sender that is silent, DTX), the difference is told as :class:`Silence`.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class _Path:
             return
         try:
             await sctp._handle_data(data)
-        except Exception:  # noqa: BLE001 (aiortc asserts what a peer should do, and unpacks what it sends)
-            _log.info("a peer's data channel broke the protocol", exc_info=True)
+        except Exception as error:  # noqa: BLE001 (aiortc asserts what a peer should do, and unpacks what it sends)
+            _log.info("a peer's data channel broke the protocol", error=type(error).__name__)
             self._broken()
             return
         open_bytes = self._window - sctp._advertised_rwnd

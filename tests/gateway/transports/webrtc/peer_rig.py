@@ -113,10 +113,12 @@ class Client:
             self.connection.addTransceiver("audio", direction="recvonly")
         self.channel: RTCDataChannel | None = None
         self.open = asyncio.Event()
+        self.second = asyncio.Event()
+        """Two messages have come."""
         self.messages: list[str | bytes] = []
         if channel:
             self.channel = self.connection.createDataChannel("oai-events")
-            self.channel.on("message", self.messages.append)
+            self.channel.on("message", self._on_message)
             self.channel.on("open", self.open.set)
         self.pcm: list[Pcm16] = []
         self._listening: asyncio.Task[None] | None = None
@@ -126,6 +128,11 @@ class Client:
     def heard(self) -> Pcm16:
         """The left channel, 48 kHz."""
         return np.concatenate(self.pcm) if self.pcm else np.zeros(0, dtype=np.int16)
+
+    def _on_message(self, message: str | bytes) -> None:
+        self.messages.append(message)
+        if len(self.messages) == 2:
+            self.second.set()
 
     def _on_track(self, track: MediaStreamTrack) -> None:
         self._listening = asyncio.create_task(self._listen(track))

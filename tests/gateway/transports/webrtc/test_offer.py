@@ -178,8 +178,7 @@ def test_an_offer_with_one_bite_out_of_it(data: st.DataObject) -> None:
 def answerable(text: str) -> None:
     try:
         read: Offer = parse_offer(text)
-    except BadOffer as error:
-        assert error.code
+    except BadOffer:
         return
     answer = write_answer(read, LOCAL)
     assert answer.count("\r\nm=") == len(read.sections)
