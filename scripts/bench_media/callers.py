@@ -23,6 +23,7 @@ from scripts.bench_media.wire import Message, run_child
 
 # The callers' own sends: later than this counts against the window, whose lateness they could not tell.
 OWN_LATE_MS = 10.0
+CONNECT_S = 20
 
 
 class Caller:
@@ -42,7 +43,7 @@ class Caller:
         return str(self.peer.localDescription.sdp)
 
     async def accept(self, answer_sdp: str) -> None:
-        """Take the answer, and wait until the call is up."""
+        """Take the answer, and wait until the call is up. Raises :class:`TimeoutError`."""
         connected = asyncio.Event()
 
         @self.peer.on("connectionstatechange")
@@ -51,7 +52,7 @@ class Caller:
                 connected.set()
 
         await self.peer.setRemoteDescription(RTCSessionDescription(sdp=answer_sdp, type="answer"))
-        await asyncio.wait_for(connected.wait(), 20)
+        await asyncio.wait_for(connected.wait(), CONNECT_S)
 
 
 class ReadyTrack(MediaStreamTrack):
@@ -109,7 +110,10 @@ async def call(arguments: Sequence[str]) -> Callable[[Message], Awaitable[Messag
             callers.append(Caller(packets, len(callers)))
             return {"sdp": await callers[-1].offer()}
         if message["do"] == "accept":
-            await callers[-1].accept(message["sdp"])
+            try:
+                await callers[-1].accept(message["sdp"])
+            except TimeoutError:
+                return {"error": f"the call did not connect within {CONNECT_S} s"}
             return {}
         if message["do"] == "open_window":
             gc.collect()

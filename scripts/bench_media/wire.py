@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 class ChildError(RuntimeError):
-    """A child ended, or did not answer in time."""
+    """A child ended, did not answer in time, or answered with an error."""
 
 
 class Child:
@@ -59,6 +59,8 @@ class Child:
         if not line:
             raise ChildError(f"{self._name}: ended at {do}")
         answer: Message = json.loads(line)
+        if "error" in answer:
+            raise ChildError(f"{self._name}: {answer['error']}")
         return answer
 
     async def stop(self) -> None:
