@@ -142,13 +142,15 @@ class TokenBatch(Protocol):
         """Forget every row, as after a failed step."""
 
 
-def open_batch(model: Any, stop_tokens: Iterable[int], *, pad: bool | None = None) -> TokenBatch:
-    """The batch that fits the model's caches. ``pad``: :class:`engines.executor.slots.SlotBatch`."""
+def open_batch(
+    model: Any, stop_tokens: Iterable[int], *, pad: bool | None = None, compiled: bool | None = None
+) -> TokenBatch:
+    """The batch that fits the model's caches. ``pad`` and ``compiled``: :class:`engines.executor.slots.SlotBatch`."""
     from mlx_lm.models.cache import KVCache, make_prompt_cache
 
     from engines.executor.library_batch import LibraryBatch
     from engines.executor.slots import SlotBatch
 
     if all(type(layer) is KVCache for layer in make_prompt_cache(model)):
-        return SlotBatch(model, stop_tokens, pad=pad)
+        return SlotBatch(model, stop_tokens, pad=pad, compiled=compiled)
     return LibraryBatch(model, stop_tokens)

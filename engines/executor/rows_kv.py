@@ -9,7 +9,7 @@ moves, and nothing is copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 LayerArrays = list[tuple[Any, Any]]
@@ -35,14 +35,19 @@ class Frame:
         """With ``masked`` the mask is always an array, so that one kernel serves all lengths."""
         import mlx.core as mx
 
-        offset = mx.array(list(lengths), dtype=mx.int32)
-        columns = offset[:, None] + mx.arange(tokens, dtype=mx.int32)
-        mask: Any
+        frame = cls.masked(mx.array(list(lengths), dtype=mx.int32), tokens, read)
         if not masked and min(lengths) + tokens == read:  # as long as each other and read to the end
-            mask = None if tokens == 1 else "causal"
-        else:
-            mask = mx.arange(read, dtype=mx.int32) <= columns[:, None, :, None]
-        return cls(offset, mx.arange(len(lengths), dtype=mx.int32)[:, None], columns, read, mask)
+            return replace(frame, mask=None if tokens == 1 else "causal")
+        return frame
+
+    @classmethod
+    def masked(cls, offset: Any, tokens: int, read: int) -> Frame:
+        """The same whatever is in ``offset``."""
+        import mlx.core as mx
+
+        columns = offset[:, None] + mx.arange(tokens, dtype=mx.int32)
+        mask = mx.arange(read, dtype=mx.int32) <= columns[:, None, :, None]
+        return cls(offset, mx.arange(offset.shape[0], dtype=mx.int32)[:, None], columns, read, mask)
 
 
 class LayerRows:
@@ -193,12 +198,18 @@ def up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-_LEAST_LENGTH = 256
+LEAST_LENGTH = 256
 
 
 def few(length: int) -> int:
     """The next of a few lengths, a quarter apart at most: 256, 512, 768, 1024, 1536, 2048, 3072, 4096, ..."""
-    return up(length, max(_LEAST_LENGTH, power_of_two(length) // 4))
+    return up(length, max(LEAST_LENGTH, power_of_two(length) // 4))
+
+
+def few_read(length: int, capacity: int) -> int:
+    """How much of buffers of ``capacity`` is read for rows of up to ``length``: the next of a few lengths, but never
+    less than half, so that a capacity goes with a few of them only."""
+    return few(max(length, capacity // 2))
 
 
 def fewest(most: int) -> list[int]:
@@ -207,3 +218,8 @@ def fewest(most: int) -> list[int]:
     while lengths[-1] < most:
         lengths.append(few(lengths[-1] + 1))
     return lengths
+
+
+def reads(capacity: int) -> list[int]:
+    """All values of :func:`few_read` for a capacity."""
+    return [length for length in fewest(capacity) if length >= few_read(1, capacity)]

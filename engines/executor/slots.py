@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from engines.executor.batch import Joining, Prompt, Stepped
 from engines.executor.cache import KeptCache
+from engines.executor.compiled import CompiledStep, decoded
 from engines.executor.prefill import Prefill
 from engines.executor.rows_kv import (
     Found,
@@ -26,6 +27,7 @@ from engines.executor.rows_kv import (
     begin,
     empty_like,
     few,
+    few_read,
     placed,
     power_of_two,
     token_nbytes,
@@ -54,9 +56,14 @@ class SlotBatch:
     ``pad`` (on by default on a GPU) rounds the batch's width, its capacity, the lengths it reads and those of prefill
     up to a few values and masks every pass, so that few shapes have to be compiled and all can be warmed
     (:mod:`engines.llm.mlx_warm`).
+
+    ``compiled`` (on by default if shapes are rounded up): decode steps run as one function a shape
+    (:class:`engines.executor.compiled.CompiledStep`), if the model turns out to bear it at the first.
     """
 
-    def __init__(self, model: Any, stop_tokens: Iterable[int], *, pad: bool | None = None) -> None:
+    def __init__(
+        self, model: Any, stop_tokens: Iterable[int], *, pad: bool | None = None, compiled: bool | None = None
+    ) -> None:
         import mlx.core as mx
 
         self._model = model
@@ -64,6 +71,7 @@ class SlotBatch:
         self._stops = frozenset(stop_tokens)
         self._pad = mx.default_device() != mx.cpu if pad is None else pad
         self._prefill = Prefill(model, self._pad)
+        self._compiled = CompiledStep(model) if (self._pad if compiled is None else compiled) else None
         self.token_nbytes = 0
         self._uids = 0
         self._slots: dict[int, int] = {}
@@ -199,24 +207,31 @@ class SlotBatch:
 
     def step(self) -> list[Stepped]:
         """One token for every row, but for those that joined since the last step: theirs comes with the next."""
-
         longest = max(self._lengths) + 1  # rows at rest are written to as well, behind what they hold
         if longest > self._capacity:
             self._resize(self.width, self._roomy(longest))
         read = max(self._lengths[slot] for slot in self._slots.values()) + 1
         if self._pad:
-            read = few(read)
-        frame = Frame.at(self._lengths, 1, read, masked=self._pad)
-        for layer in self._layers:
-            layer.frame = frame
+            read = few_read(read, self._capacity)
         read_now = self._next
-        logits = self._model(read_now[:, None], cache=self._layers)[:, -1]
-        self._next = self._sample(logits)
-        # The caches too: of a model that does not use one for its logits it would grow a graph for ever (mlx-lm 1662).
-        begin(self._next, [layer.state for layer in self._layers])
+        self._next = self._sample(self._logits(read_now, read))
+        # One after the other: what is begun together is held until all of it is done, and the next step copies what it
+        # would write in place. The caches too: of a model that does not use one for its logits it would grow a graph
+        # for ever (mlx-lm 1662).
+        begin(self._next)
+        begin([layer.state for layer in self._layers])
         self.token_nbytes = self.token_nbytes or token_nbytes(self._arrays())
         tokens = read_now.tolist()  # of the step before: the one just begun goes on
         return [stepped for slot in list(self._slots.values()) if (stepped := self._advance(slot, tokens[slot]))]
+
+    def _logits(self, tokens: Any, read: int) -> Any:
+        """Built, not computed. Nothing else holds the buffers then, so they are written in place."""
+        step = self._compiled
+        if step is not None and step.usable and all(layer.keys is not None for layer in self._layers):
+            logits, arrays = step(tokens, self._lengths, read, self._arrays())
+            self._set(arrays)
+            return logits
+        return decoded(self._model, tokens, Frame.at(self._lengths, 1, read, masked=self._pad), self._layers)
 
     def _advance(self, slot: int, token: int) -> Stepped | None:
         seat = self._seats[slot]
@@ -271,10 +286,17 @@ class SlotBatch:
             self._clear()
         elif self._roomy_steps >= _SHRINK_AFTER_STEPS:
             self._shrink()
-        elif self._width_for(len(self)) < self.width:
+        elif self._width_for(len(self)) < self.width or self._reads_too_much():
             self._roomy_steps += 1
         else:
             self._roomy_steps = 0
+
+    def _reads_too_much(self) -> bool:
+        """Whether the longest row is so much shorter than the buffers that a step reads more than it would of less."""
+        if not self._pad:
+            return False
+        longest = max(self._lengths[slot] for slot in self._slots.values()) + 1
+        return few(longest) < few_read(longest, self._capacity)
 
     def _shrink(self) -> None:
         import mlx.core as mx

@@ -23,6 +23,7 @@ from engines.executor.thread import MlxExecutor
 from engines.executor.workload import EVICTED
 from engines.llm.history import ContextTooLongError
 from engines.llm.mlx_contexts import Contexts, RowsLimits
+from engines.llm.mlx_fused import fuse
 from engines.llm.mlx_warm import Extent, warm
 from engines.llm.mlx_words import Words
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
@@ -134,10 +135,12 @@ class Rows:
 
         model, tokenizer = load(model_dir)
         mx.eval(model.parameters())
-        words = Words(tokenizer)
-        limits = self._limits
-        batch = open_batch(model, words.stop_tokens, pad=limits.pad)
         on_cpu = mx.default_device() == mx.cpu
+        limits = self._limits
+        if limits.pad if limits.pad is not None else not on_cpu:  # a CPU gains nothing from fewer products
+            fuse(model)
+        words = Words(tokenizer)
+        batch = open_batch(model, words.stop_tokens, pad=limits.pad)
         max_bytes = limits.max_kv_bytes or (_KV_CPU_BYTES if on_cpu else device.memory_bytes() // _KV_GPU_PART)
         contexts = Contexts(batch, words, limits.max_context_tokens, max_bytes, limits.max_kept_calls)
         loaded = _Loaded(batch, words, contexts, model, tokenizer)

@@ -15,7 +15,7 @@ import structlog
 from engines.executor.batch import Joining, Prompt, TokenBatch
 from engines.executor.cache import KeptCache
 from engines.executor.prefill import PADDED_ROWS, PADDED_TOKENS, fits, padded_tokens
-from engines.executor.rows_kv import fewest
+from engines.executor.rows_kv import fewest, reads
 from engines.llm.mlx_turnover import Turnover
 
 _PREFILL_TOKENS = (16, 32, 64, 128, 256, 512, 1024)
@@ -143,17 +143,24 @@ class _Shapes:
                 return
             rows = min(width, self._extent.max_rows)
             caches = [self._context(length - _STEPS), *(self._batch.new_cache() for _ in range(rows - 1))]
-            uids = self._batch.join([Joining(Prompt(cache, self._some(1)), _STEPS - 1, 0.0) for cache in caches])
-            seconds = 0.0
-            for _ in range(_STEPS):
-                began = self._clock()
-                if len(self._batch):  # a row may have met its stop token
-                    self._batch.step()
-                    seconds = self._clock() - began
-            self._batch.leave(uids)
+            seconds = self._lived(caches, _STEPS)
+            for shorter in reads(length)[:-1]:  # of buffers that were made for a longer row
+                self._lived([self._context(shorter - _STEPS), *(self._batch.new_cache() for _ in range(rows - 1))], 1)
             self._batch.tidy()
             yield Timed("decode", rows, 1, seconds)
             width *= 2
+
+    def _lived(self, caches: Sequence[KeptCache], steps: int) -> float:
+        """Rows join, decode and leave, and their places stay. Returns the seconds of the last step."""
+        uids = self._batch.join([Joining(Prompt(cache, self._some(1)), _STEPS - 1, 0.0) for cache in caches])
+        seconds = 0.0
+        for _ in range(steps):
+            began = self._clock()
+            if len(self._batch):  # a row may have met its stop token
+                self._batch.step()
+                seconds = self._clock() - began
+        self._batch.leave(uids)
+        return seconds
 
     def _context(self, length: int) -> KeptCache:
         if not length:

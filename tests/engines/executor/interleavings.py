@@ -2,7 +2,7 @@
 tests.engines.executor.interleavings COUNT FOLDER [pad]``. Ends with "done" and exit code 0 when every greedy reply was
 what the library says alone, no result came after a cancel, and KV caches and memory were back to base.
 
-``pad`` rounds shapes up as on a GPU.
+``pad`` rounds shapes up, and joins projections, as on a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engines.executor import slots
 from engines.executor.thread import MlxExecutor
 from engines.llm.mlx_lm import MlxLanguageModel
 from streaming.jobs import Message, Priority
@@ -116,10 +115,8 @@ async def _settled(bench: Bench) -> dict[str, int]:
 
 
 async def main(count: int, folder: Path, pad: bool) -> None:
-    if pad:
-        setattr(slots, "SlotBatch", partial(slots.SlotBatch, pad=True))  # noqa: B010 (mypy: a class is replaced)
     executor = MlxExecutor()
-    model = MlxLanguageModel(write_tiny_llama(folder), executor, prefill_chunk_tokens=32, warm_s=0.0)
+    model = MlxLanguageModel(write_tiny_llama(folder), executor, prefill_chunk_tokens=32, warm_s=0.0, pad=pad)
     await model.start()
     bench = Bench(model, executor)
     run = Interleavings(bench, random.Random(count))

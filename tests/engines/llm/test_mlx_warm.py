@@ -45,13 +45,14 @@ async def _padded(checkpoint: Path) -> Bench:
 async def test_traffic_meets_no_kernel_and_no_shape_that_warm_up_has_not_run(checkpoint: Path, seed: int) -> None:
     with recorded() as kernels:
         made = await _padded(checkpoint)
-        warmed = kernels.take()
+        warmed, compiled = kernels.take(), await _compiled(made)
         try:
             await _traffic(made, random.Random(seed))
-            met = kernels.take()
+            met, compiled_by_then = kernels.take(), await _compiled(made)
         finally:
             await made.close()
     assert told(met - warmed) == ""
+    assert compiled_by_then == compiled
     names = {kernel[0] for kernel in met}
     assert {"scaled_dot_product_attention", "contiguous", "categorical", "get", "set", "pad"} <= names
 
@@ -109,6 +110,11 @@ def test_a_padded_pass_is_cut_to_what_was_warmed() -> None:
             rows = power_of_two(len(group))
             assert rows in PADDED_ROWS
             assert fits(rows, padded_tokens(max(counts[place] for place in group)))
+
+
+async def _compiled(b: Bench) -> set[tuple[int, int, int]]:
+    """Width, capacity and length read of the steps made one function."""
+    return await b.executor.run(lambda: set(b.rows._loaded.batch._compiled._functions))
 
 
 async def _traffic(b: Bench, chance: random.Random) -> None:
