@@ -1,7 +1,8 @@
 """The agent's voice as RTP: coded where it stands, and only while there is some (RFC 3550, RFC 7587).
 
-Between talk spurts timestamps go on by the clock and next to nothing is sent: two silent frames so that the far end
-does not stretch the last syllable, then a packet of one byte that says "not coded" (DTX), and one more each
+Between talk spurts timestamps go on by the clock and next to nothing is sent: a fifth of a second of silence, from which
+the far end learns that it need not stretch the last syllable and how quiet it is behind the voice (browsers fill the
+pause with noise of the level that they know), then a packet of one byte that says "not coded" (DTX), and one more each
 :data:`KEEPALIVE_S`, so that watchdogs and NATs know that the call lives.
 """
 
@@ -21,7 +22,8 @@ KEEPALIVE_S = 0.4
 """What browsers send when they do DTX (RFC 7587, section 3.1.3)."""
 SPURT_END_S = 0.06
 """No frame for this long: the agent has paused. With 40 ms sent ahead the far end has just run dry."""
-TAIL_FRAMES = 2
+TAIL_FRAMES = 10
+FRAME_S = 0.02
 FRAME_SAMPLES = ENCODER_HZ * FRAME_TICKS // 48_000
 _GAP_TICKS = 3 * FRAME_TICKS
 _SILENCE = np.zeros(FRAME_SAMPLES, dtype=np.int16)
@@ -48,7 +50,12 @@ class RtpSender:
         """Where the next packet begins, from the base."""
         self._played_s = 0.0
         self._silence = _FIRST_SILENCE
-        self.speaking = False
+        self._speaking = False
+        """Frames go out, those of silence behind the last word too."""
+        self._tail = 0
+        """Frames of silence that are still to follow."""
+        self._cut = False
+        """What comes next does not belong to what was said before."""
         self._timer: asyncio.TimerHandle | None = None
         self.packets = 0
         self.octets = 0
@@ -69,20 +76,24 @@ class RtpSender:
             if len(frame) < FRAME_SAMPLES:
                 frame = np.pad(frame, (0, FRAME_SAMPLES - len(frame)))
             now_s = self._clock()
-            begins = not self.speaking or self.ticks_at(now_s) - self._ticks > _GAP_TICKS
+            begins = not self._speaking or self._cut or self.ticks_at(now_s) - self._ticks > _GAP_TICKS
             if begins:
                 self._catch_up(now_s)
             self._put(self._encoder.encode(frame), marker=begins)
             self._played_s = now_s
-            if not self.speaking:
-                self.speaking = True
+            self._tail = TAIL_FRAMES
+            self._cut = False
+            if not self._speaking:
+                self._speaking = True
                 self._wake_in(SPURT_END_S)
 
     def clear(self) -> None:
-        """What was being said is cut: no trace of it in what comes next."""
+        """What was being said is cut: no trace of it in what comes next, and silence at once."""
         self._encoder.reset()
-        if self.speaking:
-            self._end_spurt()
+        if self._speaking and not self._cut:
+            self._cut = True
+            self._played_s = self._clock() - SPURT_END_S
+            self._on_timer()
 
     def timestamp_at(self, now_s: float) -> int:
         """The RTP timestamp of a moment, for sender reports."""
@@ -100,22 +111,20 @@ class RtpSender:
         self._timer = self._loop.call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
-        if not self.speaking:
-            self._keep_alive()
-            return
         left_s = self._played_s + SPURT_END_S - self._clock()
-        if left_s > 0.001:
+        if not self._speaking:
+            self._keep_alive()
+        elif left_s > 0.001:
             self._wake_in(left_s)
-        else:
-            self._end_spurt()
-
-    def _end_spurt(self) -> None:
-        self.speaking = False
-        for _ in range(TAIL_FRAMES):
+        elif self._tail > 0:
+            self._tail -= 1
             packet = self._encoder.encode(_SILENCE)
-            self._put(packet)
             self._silence = silence_packet(packet)
-        self._keep_alive()
+            self._put(packet)
+            self._wake_in(FRAME_S)
+        else:
+            self._speaking = False
+            self._keep_alive()
 
     def _keep_alive(self) -> None:
         self._catch_up(self._clock())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from engines.api import Pcm16
 from gateway.transports.webrtc.rtcp import Reports
 from gateway.transports.webrtc.rtp_receiver import RtpReceiver
-from gateway.transports.webrtc.rtp_sender import KEEPALIVE_S, RtpSender
+from gateway.transports.webrtc.rtp_sender import KEEPALIVE_S, TAIL_FRAMES, RtpSender
 from streaming.audio.level import rms_dbfs
 from streaming.audio.opus import OpusDecoder, OpusEncoder
 from tests.virtual_time import virtual
@@ -202,10 +202,30 @@ async def test_talk_is_sent_as_it_is_played_and_silence_hardly_at_all() -> None:
     assert [packet.marker for _, packet in talk[:50]] == [1] + [0] * 49
     await asyncio.sleep(2.0)
     tail = [packet for _, packet in wire.packets[55:]]
-    assert [len(packet.payload) > 1 for packet in tail[:3]] == [True, True, False]
-    assert len(tail) <= 2 + 2.0 / KEEPALIVE_S
+    coded = [len(packet.payload) > 1 for packet in tail]
+    assert coded == [True] * TAIL_FRAMES + [False] * (len(tail) - TAIL_FRAMES)
+    assert len(tail) <= TAIL_FRAMES + 2.0 / KEEPALIVE_S
+    assert heard_at_the_end(wire) < -80
     await wire.speak(1)
     assert [packet.marker for _, packet in wire.packets].count(1) == 2
+    wire.check()
+    wire.sender.close()
+
+
+def heard_at_the_end(wire: Wire) -> float:
+    """Level of the last packets, in dBFS."""
+    decoder = OpusDecoder()
+    return rms_dbfs(np.concatenate([decoder.decode(packet.payload) for _, packet in wire.packets][-3:]))
+
+
+@virtual
+async def test_a_short_pause_is_no_end() -> None:
+    wire = Wire()
+    await wire.speak(5)
+    await asyncio.sleep(0.15)
+    await wire.speak(5)
+    assert [packet.marker for _, packet in wire.packets] == [1] + [0] * (len(wire.packets) - 1)
+    assert all(len(packet.payload) > 1 for _, packet in wire.packets)
     wire.check()
     wire.sender.close()
 
@@ -216,7 +236,9 @@ async def test_a_reply_that_is_cut_ends_at_once_and_the_next_begins_anew() -> No
     await wire.speak(5)
     wire.sender.clear()
     wire.sender.clear()
-    assert len(wire.packets[-1][1].payload) == 1
+    assert len(wire.packets) == 6, "silence at once"
+    await asyncio.sleep(0.1)
+    assert len(wire.packets) > 8
     await wire.speak(2)
     assert [packet.marker for _, packet in wire.packets].count(1) == 2
     wire.check()
