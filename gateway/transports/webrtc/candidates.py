@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import ifaddr
+import structlog
 from aioice import Candidate
 from aioice import stun as aioice_stun
 from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import Connection, StunProtocol, server_reflexive_candidate
 from aiortc import RTCIceServer
 from aiortc.rtcicetransport import connection_kwargs
+
+_log = structlog.get_logger(__name__)
 
 MAX_REMOTE = 16
 """Candidates of an offer that are checked. Each is a stream of STUN requests until one answers."""
@@ -154,7 +157,10 @@ class MediaProtocol(StunProtocol):
         if isinstance(data, bytes) and data and 127 < data[0] < 192:  # RFC 7983, section 7
             self.receiver.media_received(data)
         elif data:
-            super().datagram_received(data, addr)
+            try:
+                super().datagram_received(data, addr)
+            except Exception as error:  # noqa: BLE001 (anybody may send here, and aioice is not written for that)
+                _log.debug("a datagram could not be taken", error=type(error).__name__)
 
 
 class IceConnection(Connection):

@@ -125,6 +125,7 @@ class MediaPeer:
         self._over = False
         """Nothing is told any more."""
         self._rejected = 0
+        self._last_stats = MediaStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, None, 0)
         self._quiet_told_s = 0.0
 
     async def answer(self, offer_sdp: str) -> str:
@@ -167,7 +168,7 @@ class MediaPeer:
     def stats(self) -> MediaStats:
         receiver, sender, reports = self._receiver, self._sender, self._reports
         if receiver is None or sender is None or reports is None:
-            return MediaStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, None, 0)
+            return self._last_stats
         counts = receiver.counts
         return MediaStats(
             packets_in=counts.received,
@@ -215,6 +216,16 @@ class MediaPeer:
                     await self._link.ice.close()
             except TimeoutError:
                 _log.warning("a TURN server does not let go of a relay")
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The parts know each other, and hold codecs and TLS states outside of Python's heap: left to the collector,
+        which sees only how few objects that is, they would pile up."""
+        self._last_stats = self.stats()
+        self._timers.clear()
+        self._setup = None
+        self._sender = self._receiver = self._reports = None
+        self._channel = self._dtls = self._link = None
 
     def _prepare(self, offer: Offer, link: _Link) -> str:
         """Everything that the answer names."""
@@ -244,30 +255,33 @@ class MediaPeer:
         return write_answer(offer, local)
 
     async def _connect(self, offer: Offer) -> None:
+        try:
+            async with asyncio.timeout(self._policy.setup_s):
+                await self._establish(offer)
+            await self._start(offer)
+        except (TimeoutError, ConnectionError):
+            self._lose("connection_lost" if self._connected else "never_connected")
+        except Exception:  # noqa: BLE001 (of whatever kind: a call whose set-up ends without a word would never end)
+            _log.exception("a peer could not be connected")
+            self._lose("protocol_error")
+
+    async def _establish(self, offer: Offer) -> None:
+        """Raises :class:`ConnectionError`."""
         assert self._link is not None
         assert self._dtls is not None
         ice = self._link.ice
-        try:
-            async with asyncio.timeout(self._policy.setup_s):
-                ice.remote_username, ice.remote_password = offer.ufrag, offer.pwd
-                ice.remote_is_lite = offer.ice_lite
-                ice.ice_controlling = offer.ice_lite  # RFC 8445, section 6.1.1
-                for candidate in remote_candidates(offer.candidates, self._policy):
-                    await ice.add_remote_candidate(candidate)
-                # No end of candidates is told: those of the peer that were left out may still show up as the source of
-                # its own checks.
-                await ice.connect()
-                prints = [RTCDtlsFingerprint(algorithm, value) for algorithm, value in offer.fingerprints]
-                await self._dtls.start(RTCDtlsParameters(fingerprints=prints, role="auto"))
-        except (TimeoutError, ConnectionError):
-            self._lose("never_connected")
-            return
-        if self._over:
-            return
+        ice.remote_username, ice.remote_password = offer.ufrag, offer.pwd
+        ice.remote_is_lite = offer.ice_lite
+        ice.ice_controlling = offer.ice_lite  # RFC 8445, section 6.1.1
+        for candidate in remote_candidates(offer.candidates, self._policy):
+            await ice.add_remote_candidate(candidate)
+        # No end of candidates is told: those of the peer that were left out may still show up as the source of its own
+        # checks.
+        await ice.connect()
+        prints = [RTCDtlsFingerprint(algorithm, value) for algorithm, value in offer.fingerprints]
+        await self._dtls.start(RTCDtlsParameters(fingerprints=prints, role="auto"))
         if self._dtls.state != "connected":
-            self._lose("never_connected")
-            return
-        await self._start(offer)
+            raise ConnectionError("no DTLS, or not with the certificate that was offered")
 
     async def _start(self, offer: Offer) -> None:
         assert self._link is not None

@@ -1,9 +1,9 @@
 """The agent's voice as RTP: coded where it stands, and only while there is some (RFC 3550, RFC 7587).
 
-Between talk spurts timestamps go on by the clock and next to nothing is sent: a fifth of a second of silence, from which
-the far end learns that it need not stretch the last syllable and how quiet it is behind the voice (browsers fill the
-pause with noise of the level that they know), then a packet of one byte that says "not coded" (DTX), and one more each
-:data:`KEEPALIVE_S`, so that watchdogs and NATs know that the call lives.
+Between talk spurts timestamps go on by the clock and next to nothing is sent: a fifth of a second of silence, from
+which the far end learns that it need not stretch the last syllable, and how quiet it is behind the voice (browsers fill
+the pause with noise of the level that they know); then a packet of one byte that says "not coded" (DTX), and one more
+each :data:`KEEPALIVE_S`, so that watchdogs and NATs know that the call lives.
 """
 
 from __future__ import annotations

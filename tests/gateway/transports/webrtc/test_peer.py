@@ -83,6 +83,19 @@ async def test_what_waits_to_be_sent_is_bounded_and_its_end_is_told() -> None:
         assert peer.send(message)
 
 
+async def test_a_defect_while_it_connects_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise KeyError("of a library")
+
+    monkeypatch.setattr("gateway.transports.webrtc.peer.remote_candidates", broken)
+    told, client = Told(), Client()
+    peer = MediaPeer(POLICY, told)
+    await peer.answer(await client.offer())
+    await told.event(("lost", "protocol_error"))
+    await peer.close()
+    await client.close()
+
+
 async def test_a_message_that_the_peer_would_not_take_is_refused() -> None:
     async with call(Client(tone=False)) as (peer, _):
         assert not peer.send("x" * (1 << 20))
