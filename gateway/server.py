@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import structlog
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from engines import fetch
@@ -26,6 +29,7 @@ from engines.api import EngineError
 from engines.host.hosts import Hosts
 from engines.host.process import HostSpec, SetUp
 from gateway.app import Startup, create_app
+from gateway.console import CUT
 from gateway.security.listening import check_listening
 from gateway.settings import ConfigurationError, Settings
 from gateway.state import Gateway
@@ -109,6 +113,20 @@ class _WebSocketProtocol(WebSocketsSansIOProtocol):
             tell()
 
 
+class _HttpProtocol(H11Protocol):
+    """Hands endpoints what cuts their connection: closing it would first write what its peer does not read."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        app = self.app
+
+        async def with_cut(scope: Any, receive: Any, send: Any) -> None:
+            scope[CUT] = transport.abort
+            await app(scope, receive, send)
+
+        self.app = with_cut
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -134,9 +152,15 @@ class _Stopping:
         if gateway is None:
             self._server.should_exit = True
         elif self._signals == 1:
-            self._drain = asyncio.create_task(self._drained(gateway), name="drain")
+            self.drain_and_stop()
         else:
             gateway.switchboard.hang_up_all("server_stop")
+
+    def drain_and_stop(self) -> None:
+        """What the first signal does, and an operator may ask for. A second time changes nothing."""
+        gateway: Gateway | None = self._app.state.gateway
+        if gateway is not None and self._drain is None:
+            self._drain = asyncio.create_task(self._drained(gateway), name="drain")
 
     async def _drained(self, gateway: Gateway) -> None:
         await gateway.switchboard.drain(self._settings.drain_s)
@@ -152,6 +176,7 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
         startup: Startup = app.state.startup
         server = _Server(_uvicorn_config(app, settings))
         stopping = _Stopping(app, server, settings)
+        app.state.drain_and_stop = stopping.drain_and_stop
 
         async def say_when_ready() -> None:
             await startup.settled.wait()
@@ -159,6 +184,7 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
             if startup.error is not None:
                 server.should_exit = True
             elif app.state.gateway is not None:
+                _settle_memory()
                 announce(f"Listening on {url_of(listener, settings)}")
 
         for number in STOP_SIGNALS:
@@ -177,6 +203,14 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
         raise StartError("engines_failed", f"the engines failed: {startup.error!r}") from startup.error
 
 
+def _settle_memory() -> None:
+    """What was loaded stays. Left among what the collector looks through, it would make a full collection slow, which
+    every call would hear, and so rare that ended calls' codecs and TLS states would pile up meanwhile."""
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # how much is left now is what the next full collection goes by
+
+
 def _hosts(settings: Settings) -> Hosts:
     """Child processes for the engines that may run in one, which log as we do."""
     logs = {"level": settings.log_level, "as_json": settings.log_json, "caller_text": settings.log_caller_text}
@@ -190,7 +224,7 @@ def _hosts(settings: Settings) -> Hosts:
 def _uvicorn_config(app: Starlette, settings: Settings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=_HttpProtocol,
         ws=_WebSocketProtocol,
         ws_max_size=settings.max_message_bytes,
         ws_max_queue=WEBSOCKET_QUEUE,
