@@ -1,7 +1,9 @@
 """What joins, leaves, prefill and a decode step cost a batch of calls: ``python -m engines.bench.joins``.
 
 Warm figures, on the executor's thread, of the two batches of :mod:`engines.executor.batch`: ``slots`` and mlx-lm's own
-classes. A join counts its stall of the others: what the join itself takes, and the step after it beyond a plain step.
+classes; ``eager`` is ``slots`` whose steps are not compiled. A join counts its stall of the others: what the join itself
+takes, and the step after it beyond a plain step. ``--separate`` leaves projections as they were loaded; else a GPU's are
+joined, as in a gateway.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from typing import Any
 from engines.bench.random_llama import SHAPES, random_llama
 from engines.executor.batch import Joining, Prompt, TokenBatch
 from engines.executor.thread import MlxExecutor
+from engines.llm.mlx_fused import fuse
 
 _PROMPT_TOKENS = 128
 _NEVER = 1 << 30
 BATCHES = ("slots", "library")
+MORE_BATCHES = ("eager",)
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 """``cpu`` is the process's: on a busy machine without a GPU it is the steadier one."""
 _clock_name = ["wall"]
@@ -43,7 +47,9 @@ class Measured:
         from engines.executor.library_batch import LibraryBatch
         from engines.executor.slots import SlotBatch
 
-        return SlotBatch(self._model, ()) if self._kind == "slots" else LibraryBatch(self._model, ())
+        if self._kind == "library":
+            return LibraryBatch(self._model, ())
+        return SlotBatch(self._model, (), compiled=False if self._kind == "eager" else None)
 
     def prompts(self, batch: TokenBatch, count: int, tokens: int) -> list[Prompt]:
         return [
@@ -131,13 +137,22 @@ class Measured:
         return {f"clone_{tokens}_ms": _median([_ms(lambda: batch.clone(joining.prompt.cache)) for _ in range(5)])}
 
 
-def measure(shape: str, calls: Sequence[int], kinds: Sequence[str] = BATCHES, repeats: int = 5) -> dict[str, Any]:
+def measure(
+    shape: str, calls: Sequence[int], kinds: Sequence[str] = BATCHES, repeats: int = 5, *, separate: bool = False
+) -> dict[str, Any]:
     """The figures of a shape, by batch class. For the MLX thread."""
     import mlx.core as mx
 
     model = random_llama(shape)
-    long = 64 if shape == "small" and mx.default_device() == mx.cpu else 512
-    result: dict[str, Any] = {"shape": shape, "device": str(mx.default_device()), "batches": {}}
+    on_cpu = mx.default_device() == mx.cpu
+    saved = 0 if separate or on_cpu else fuse(model)
+    long = 64 if shape == "small" and on_cpu else 512
+    result: dict[str, Any] = {
+        "shape": shape,
+        "device": str(mx.default_device()),
+        "products_saved": saved,
+        "batches": {},
+    }
     for kind in kinds:
         measured = Measured(model, kind, repeats)
         figures: dict[str, Any] = measured.prefill([(1, 64), (4, 64), (8, long)]) | measured.clone(512)
@@ -155,7 +170,8 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     try:
         calls = [int(count) for count in arguments.calls.split(",")]
         kinds = arguments.batch.split(",")
-        return await executor.run(partial(measure, arguments.shape, calls, kinds, arguments.repeats))
+        measured = partial(measure, arguments.shape, calls, kinds, arguments.repeats, separate=arguments.separate)
+        return await executor.run(measured)
     finally:
         await executor.close()
 
@@ -164,7 +180,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--calls", default="1,8,32", help="rows in the batch, separated by commas")
-    parser.add_argument("--batch", default=",".join(BATCHES), help="slots, library or both, separated by a comma")
+    parser.add_argument("--batch", default=",".join(BATCHES), help=f"of {', '.join((*BATCHES, *MORE_BATCHES))}")
+    parser.add_argument("--separate", action="store_true", help="leave projections of one input apart")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
     parser.add_argument("--json", action="store_true")
