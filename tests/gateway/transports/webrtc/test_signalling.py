@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -149,26 +150,26 @@ async def test_a_body_without_a_length_is_bounded_while_it_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "answer"),
+    ("fails", "answer"),
     [
-        (BadOffer("no_opus", "no Opus"), (400, "no_opus")),
-        (BadOffer("too_large", "too many lines"), (413, "too_large")),
-        (NoMediaPort("none is left"), (503, "no_media_port")),
-        (TimeoutError(), (503, "answer_timeout")),
+        (lambda: BadOffer("no_opus", "no Opus"), (400, "no_opus")),
+        (lambda: BadOffer("too_large", "too many lines"), (413, "too_large")),
+        (lambda: NoMediaPort("none is left"), (503, "no_media_port")),
+        (TimeoutError, (503, "answer_timeout")),
     ],
 )
 @virtual
 async def test_an_offer_that_cannot_be_answered_costs_neither_place_nor_secret(
-    fault: Exception, answer: tuple[int, str]
+    fails: Callable[[], Exception], answer: tuple[int, str]
 ) -> None:
     async with browser_rig(settings=Settings(preset="null", max_calls=1)) as rig:
         value = await rig.secret()
-        rig.fault = fault
+        rig.fault = fails()
         begun = Browser.now()
         response = await rig.offer(authorization=f"Bearer {value}")
         assert code_of(response) == answer
         assert ("retry-after" in response.headers) == (answer[0] == 503)
-        assert Browser.now() - begun == (ANSWER_S if isinstance(fault, TimeoutError) else 0)
+        assert Browser.now() - begun == (ANSWER_S if fails is TimeoutError else 0)
         await rig.browsers[0].gone()
         rig.fault = None
         await rig.dial(authorization=f"Bearer {value}")
