@@ -18,21 +18,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engines.api import EngineError, EngineSet, Overload, Place
+from engines.api import EngineError, EngineSet, Place
 from engines.fetch import Progress
 from engines.memory import MemoryGuard
 from engines.opening import open_engines
 from engines.registry import BackendSpec, check_installed
-from gateway import web_pages
+from gateway import console, web_pages
 from gateway.agents.agent import Agents, check_voices_known
 from gateway.engine_watch import watch_engines
 from gateway.phrases import Phrase, Phrases
+from gateway.readiness import unready
 from gateway.records.recent import RecentCalls
 from gateway.security import cors
 from gateway.security.guard import Denial, Guard, authorize, error_body
 from gateway.settings import ConfigurationError, Settings
 from gateway.state import Gateway
 from gateway.switchboard import Switchboard
+from gateway.telemetry.history import History, keep_history
 from gateway.telemetry.metrics import CONTENT_TYPE, Metrics, measure_loop_lag
 from gateway.transports.webrtc import signalling
 from gateway.transports.webrtc.call_task import MakePeer
@@ -92,6 +94,7 @@ def create_app(
     app = Starlette(
         routes=[
             *web_pages.routes(call_page=settings.call_page),
+            *console.routes(),
             Route("/livez", _livez),
             Route("/readyz", _readyz),
             Route("/metrics", _metrics),
@@ -138,7 +141,8 @@ async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: 
         async with opened() as engines:
             app.state.gateway = gateway = await _assemble(settings, engines, strict)
             async with (
-                _beside(measure_loop_lag(gateway.metrics.lagged)),
+                _beside(measure_loop_lag(gateway.lagged)),
+                _beside(keep_history(gateway.history, lambda: gateway.switchboard.live, engines.health)),
                 _beside(watch_engines(engines.health, gateway.switchboard.load_changed)),
             ):
                 startup.settled.set()
@@ -172,18 +176,19 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _assemble(settings: Settings, engines: EngineSet, strict: bool) -> Gateway:
     agents = Agents.from_settings(settings)
     agents.check_voices(engines.tts.voices)
-    metrics = Metrics()
+    history = History()
+    metrics = Metrics(on_response=history.responded)
     recent = RecentCalls(settings.recent_calls)
     switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=recent.add, health=engines.health)
     metrics.watch(
         live=lambda: switchboard.live,
         limit=switchboard.max_calls,
-        ready=lambda: _unready(switchboard, engines) is None,
+        ready=lambda: unready(switchboard, engines.health()) is None,
     )
     metrics.watch_engines(engines.health)
     phrases = Phrases()
     await phrases.prepare(_known_phrases(settings, agents, engines), engines.tts)
-    return Gateway(settings, engines, agents, switchboard, recent, metrics, phrases, strict)
+    return Gateway(settings, engines, agents, switchboard, recent, metrics, phrases, strict, history=history)
 
 
 def _known_phrases(settings: Settings, agents: Agents, engines: EngineSet) -> Iterator[Phrase]:
@@ -241,21 +246,8 @@ async def _readyz(request: Request) -> Response:
     gateway: Gateway | None = request.app.state.gateway
     if gateway is None:
         return JSONResponse({"status": "warming"}, 503)
-    unready = _unready(gateway.switchboard, gateway.engines)
-    return JSONResponse(unready, 503) if unready is not None else JSONResponse({"status": "ready"})
-
-
-def _unready(switchboard: Switchboard, engines: EngineSet) -> dict[str, str] | None:
-    """Why new calls had better go elsewhere. While a host is down, calls that are up stay up; new ones are refused
-    only if nothing stands in for it."""
-    if switchboard.draining:
-        return {"status": "draining"}
-    health = engines.health()
-    if not (health.healthy and health.takes_calls):
-        return {"status": "unwell", "reason": health.reason or "no engine serves a stage"}
-    if health.overload >= Overload.REFUSE_CALLS:
-        return {"status": "overloaded"}
-    return None
+    why_not = unready(gateway.switchboard, gateway.engines.health())
+    return JSONResponse(why_not, 503) if why_not is not None else JSONResponse({"status": "ready"})
 
 
 async def _metrics(request: Request) -> Response:

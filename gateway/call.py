@@ -43,12 +43,18 @@ from streaming.jobs import (
 )
 from streaming.notices import (
     CallEnded,
+    InputCleared,
     ItemAdded,
     ItemDeleted,
     ItemTruncated,
     Notice,
     OutputEnded,
     OutputStarted,
+    OutputTextDelta,
+    OutputTranscriptDelta,
+    TranscriptCompleted,
+    TranscriptDelta,
+    TranscriptFailed,
     TurnRecorded,
 )
 from streaming.session import Session
@@ -332,12 +338,25 @@ class Call:
 
     def _notify(self, effect: fx.Notify) -> None:
         notice = effect.notice
-        if isinstance(notice, ItemAdded | OutputStarted | OutputEnded):
-            self._file_transcript()
-        elif isinstance(notice, ItemTruncated):
-            self._file(self._session.conversation.get(notice.item_id))
-        elif isinstance(notice, ItemDeleted):
-            self._record.forget(notice.item_id)
+        match notice:
+            case TranscriptDelta(item_id=item_id, delta=delta):
+                self._record.partly(item_id, "user", delta, at_ms=self._now_ms())
+            case OutputTranscriptDelta(item_id=item_id, delta=delta) | OutputTextDelta(item_id=item_id, delta=delta):
+                self._record.partly(item_id, "assistant", delta, at_ms=self._now_ms())
+            case ItemAdded() | OutputStarted():
+                self._file_transcript()
+            case TranscriptCompleted() | TranscriptFailed():
+                self._file_transcript()
+                self._record.settle(notice.item_id)
+            case OutputEnded(item=item):
+                self._file_transcript()
+                self._record.settle(item.id)
+            case InputCleared():
+                self._record.settle_all("user")
+            case ItemTruncated():
+                self._file(self._session.conversation.get(notice.item_id))
+            case ItemDeleted():
+                self._record.forget(notice.item_id)
         self._leg.notify(notice)
 
     def _file_transcript(self) -> None:

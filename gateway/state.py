@@ -11,7 +11,15 @@ from gateway.phrases import Phrases
 from gateway.records.recent import RecentCalls
 from gateway.settings import Settings
 from gateway.switchboard import Switchboard
+from gateway.telemetry.history import History
 from gateway.telemetry.metrics import Metrics
+
+
+@dataclass(slots=True)
+class Consoles:
+    """How many operators look."""
+
+    open: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +36,10 @@ class Gateway:
     strict: bool = False
     """Raise a call's defects where they happen (tests) in place of ending its turn."""
     desk: CallDesk = field(default_factory=CallDesk)
+    history: History = field(default_factory=History)
+    consoles: Consoles = field(default_factory=Consoles)
+
+    def lagged(self, lag_s: float) -> None:
+        """The event loop was busy for so long."""
+        self.metrics.lagged(lag_s)
+        self.history.lagged(lag_s)

@@ -163,6 +163,11 @@ class Switchboard:
         return self._stage is not _Stage.OPEN
 
     @property
+    def stage(self) -> str:
+        """``open``, ``draining``, ``farewell`` (calls that are up are told goodbye) or ``ending``."""
+        return self._stage.name.lower()
+
+    @property
     def live(self) -> int:
         """Places taken, counting calls that are not answered yet."""
         return len(self._admitted)

@@ -52,7 +52,7 @@ SECURITY_HEADERS = {
 WHAT_THIS_IS = (
     "Offhook, a real-time voice gateway.\n"
     "Call it over the OpenAI Realtime protocol: a WebSocket at /v1/realtime, WebRTC at /v1/realtime/calls.\n"
-    "See also /call, /readyz, /metrics and /v1/calls.\n"
+    "See also /call, /console, /readyz, /metrics and /v1/calls.\n"
 )
 
 
@@ -117,7 +117,7 @@ def answer_file(path: str, headers: Mapping[str, str]) -> Response:
 
 def is_open(path: str) -> bool:
     """Whether a request for this path needs no key: the pages themselves, and what they are made of."""
-    return path in {"/", "/call"} or path.startswith(PREFIX)
+    return path in {"/", "/call", "/console"} or path.startswith(PREFIX)
 
 
 def routes(*, call_page: bool = True) -> list[Route]:

@@ -77,7 +77,7 @@ def rights_for(path: str) -> Right:
         return Right.KEY | Right.LATER
     if path in (SECRETS_PATH, "/v1/agents"):
         return Right.KEY | Right.PAGE_KEY
-    if path.startswith("/v1/console/"):
+    if path.startswith("/console/"):
         return Right.KEY | Right.CONSOLE_KEY
     return Right.KEY
 

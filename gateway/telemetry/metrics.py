@@ -41,7 +41,10 @@ class _Names:
 
 
 class Metrics:
-    def __init__(self) -> None:
+    """``on_response`` is told of each answer's ``first_sent`` stage, in milliseconds."""
+
+    def __init__(self, *, on_response: Callable[[float], None] = lambda _: None) -> None:
+        self._on_response = on_response
         registry = self._registry = CollectorRegistry()
         self._live = Gauge("offhook_calls_live", "Calls that hold a place", registry=registry)
         self._limit = Gauge("offhook_calls_limit", "Places there are", registry=registry)
@@ -96,6 +99,8 @@ class Metrics:
             value: float | None = getattr(times, f"{stage}_ms") if times.utterance or stage == _CUT else None
             if value is not None and (before is None or getattr(before, f"{stage}_ms") is None):
                 self._stages.labels(stage).observe(value / 1000)
+                if stage == "first_sent":
+                    self._on_response(value)
         for kind in ("prompt", "prefilled", "completion"):
             field = f"{kind}_tokens"
             grown = getattr(times, field) - (getattr(before, field) if before is not None else 0)

@@ -118,3 +118,53 @@ def test_recent_calls_keep_the_last_ones_newest_first() -> None:
     found = recent.find("b")
     assert found is not None
     assert found.id == "b"
+
+
+def test_what_was_cut_is_kept_beside_what_was_heard() -> None:
+    call = record()
+    call.partly("item_1", "assistant", "one two ", at_ms=10)
+    call.partly("item_1", "assistant", "three four", at_ms=20)
+    assert [(partial.text, partial.at_ms) for partial in call.partials] == [("one two three four", 10)]
+    call.say("item_1", "assistant", "one two", cut=True, at_ms=30)
+    call.settle("item_1")
+    (entry,) = call.transcript
+    assert (entry.text, entry.unheard, entry.at_ms, call.partials) == ("one two", "three four", 10, ())
+    call.say("item_1", "assistant", "one", cut=True, at_ms=40)
+    assert call.transcript[0].unheard == "two three four"
+    call.say("item_2", "assistant", "other words", cut=True, at_ms=50)
+    assert "unheard" not in call.view()["transcript"][1]
+
+
+def test_what_is_new_since_a_version() -> None:
+    call = record()
+    for number in range(5):
+        call.say(f"item_{number}", "user", "words", at_ms=number)
+    seen = call.version
+    call.say("item_1", "user", "words", at_ms=9)
+    call.phase = call.phase
+    call.forget("nothing")
+    assert call.version == seen, "nothing has changed"
+    call.say("item_1", "user", "other words", at_ms=9)
+    call.turn(TurnTimes("resp_1", 1, False))
+    changes = call.since(seen, 10)
+    assert [entry.item_id for entry in changes.entries] == ["item_1"]
+    assert [times.response_id for times in changes.turns] == ["resp_1"]
+    assert (changes.kept, changes.missed) == (None, False)
+    assert [entry.item_id for entry in call.since(0, 2).entries] == ["item_4", "item_1"]
+    assert call.since(0, 2).missed
+    call.forget("item_4")
+    assert call.since(seen, 10).kept == ("item_0", "item_1", "item_2", "item_3")
+    assert call.since(call.version, 10).kept is None
+
+
+def test_what_is_being_said_is_bounded_and_ends_with_the_call() -> None:
+    call = record()
+    for number in range(9):
+        call.partly(f"item_{number}", "user", "x" * (MAX_ENTRY_CHARACTERS + 1), at_ms=number)
+    assert [partial.item_id for partial in call.partials] == ["item_5", "item_6", "item_7", "item_8"]
+    assert len(call.partials[0].text) == MAX_ENTRY_CHARACTERS
+    call.partly("item_9", "assistant", "hello", at_ms=1)
+    call.settle_all("user")
+    assert [partial.item_id for partial in call.partials] == ["item_9"]
+    call.ended("hung_up", 10)
+    assert call.partials == ()

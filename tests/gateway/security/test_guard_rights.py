@@ -50,7 +50,7 @@ def code(guard: Guard, path: str, key: str | None, **kwargs: Any) -> str:
     [
         (SECRETS, "PAGE_KEY", "key_out_of_scope", "missing_api_key"),
         ("/v1/agents", "PAGE_KEY", "key_out_of_scope", "missing_api_key"),
-        ("/v1/console/events", "key_out_of_scope", "CONSOLE_KEY", "missing_api_key"),
+        ("/console/events", "key_out_of_scope", "CONSOLE_KEY", "missing_api_key"),
         ("/v1/realtime", "key_out_of_scope", "key_out_of_scope", "missing_api_key"),
         (CALLS, "key_out_of_scope", "key_out_of_scope", "missing_api_key"),
         (f"{CALLS}/rtc_1/hangup", "key_out_of_scope", "key_out_of_scope", "LATER"),
@@ -75,7 +75,7 @@ def test_a_client_secret_opens_calls_and_nothing_else() -> None:
     value, secret = secrets.mint(60)
     for path in (CALLS, "/v1/realtime"):
         assert answer(guard, path, value) == Access(Right.CLIENT_SECRET, secret)
-    for path in ("/v1/calls", "/v1/calls/call_1", "/metrics", "/v1/console/events", SECRETS, "/v1/agents"):
+    for path in ("/v1/calls", "/v1/calls/call_1", "/metrics", "/console/events", SECRETS, "/v1/agents"):
         said = answer(guard, path, value)
         assert isinstance(said, Denial)
         assert (said.status, said.code) == (403, "client_secret_out_of_scope")
