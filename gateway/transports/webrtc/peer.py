@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Any, cast
 
 import pylibsrtp
 import structlog
@@ -30,7 +29,9 @@ from gateway.transports.webrtc.candidates import (
     remote_candidates,
 )
 from gateway.transports.webrtc.data_channel import DataChannel
+from gateway.transports.webrtc.ice_link import IceLink, run_through
 from gateway.transports.webrtc.offer import BadOffer, Local, Offer, parse_offer, write_answer
+from gateway.transports.webrtc.peer_events import LostCause, MediaStats, PeerEvents
 from gateway.transports.webrtc.rtcp import FIRST_REPORT_S, REPORT_S, Reports
 from gateway.transports.webrtc.rtp_receiver import RtpReceiver
 from gateway.transports.webrtc.rtp_sender import RtpSender
@@ -49,57 +50,12 @@ __all__ = [
 
 _log = structlog.get_logger(__name__)
 
-LostCause = Literal["media_timeout", "connection_lost", "peer_closed", "never_connected", "protocol_error"]
-
 GOODBYE_S = 1.0
 """Silence after an RTCP BYE: the peer did not only change its microphone."""
 CLOSE_S = 5.0
 """What a TURN server gets to take a relay back; everything else is let go of at once."""
 QUIET_FILL_S = 0.1
 """How often the silence of a peer that sends none (DTX) is told; it stays this far behind the clock, and a bit."""
-
-
-class PeerEvents(Protocol):
-    """All are called on the loop, and neither block nor raise. After :meth:`lost` or ``close()`` none is."""
-
-    def connected(self) -> None: ...
-
-    def channel_open(self) -> None:
-        """The channel ``oai-events``, which the client makes."""
-
-    def audio(self, pcm: Pcm16) -> None:
-        """16 kHz mono, any length, in order; what was lost is concealed, what was not sent is silence."""
-
-    def message(self, text: str) -> None: ...
-
-    def binary(self) -> None: ...
-
-    def writable(self) -> None:
-        """The data channel drained below its mark."""
-
-    def suspect(self, silent: bool) -> None:
-        """Nothing came for a while (True), or something again (False)."""
-
-    def lost(self, cause: LostCause) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class MediaStats:
-    packets_in: int
-    packets_out: int
-    lost: int
-    """Of the caller's packets: not there in time."""
-    late: int
-    reordered: int
-    duplicates: int
-    malformed: int
-    resyncs: int
-    """Timestamps that jumped."""
-    concealed_ms: int
-    jitter_ms: float
-    rtt_ms: float | None
-    far_lost: int
-    """Of ours, by the far end's reports."""
 
 
 class MediaPeer:
@@ -110,7 +66,7 @@ class MediaPeer:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._clock = clock if clock is not None else self._loop.time
-        self._link: _Link | None = None
+        self._link: IceLink | None = None
         self._dtls: RTCDtlsTransport | None = None
         self._channel: DataChannel | None = None
         self._receiver: RtpReceiver | None = None
@@ -138,7 +94,7 @@ class MediaPeer:
             raise RuntimeError("a peer answers one offer")
         offer = parse_offer(offer_sdp)
         try:
-            self._link = _Link(IceConnection(self._policy))
+            self._link = IceLink(IceConnection(self._policy))
             await self._link.ice.gather_candidates()
             answer = self._prepare(offer, self._link)
         except BaseException:
@@ -227,7 +183,7 @@ class MediaPeer:
         self._sender = self._receiver = self._reports = None
         self._channel = self._dtls = self._link = None
 
-    def _prepare(self, offer: Offer, link: _Link) -> str:
+    def _prepare(self, offer: Offer, link: IceLink) -> str:
         """Everything that the answer names."""
         cname = secrets.token_hex(8)
         certificate = RTCCertificate.generateCertificate()
@@ -360,7 +316,7 @@ class MediaPeer:
         if dtls is None or not self._connected:
             return
         with contextlib.suppress(OSError, pylibsrtp.Error):  # the connection goes down, and its reader tells
-            _run_through(dtls._send_rtp(data))
+            run_through(dtls._send_rtp(data))
 
     def _report(self) -> None:
         assert self._reports is not None
@@ -455,26 +411,3 @@ class _ChannelListener:
 
     def broken(self) -> None:
         self._peer._lose("protocol_error")
-
-
-class _Link:
-    """What aiortc's DTLS asks of an ICE transport."""
-
-    def __init__(self, ice: IceConnection) -> None:
-        self.ice = ice
-        self._recv = ice.recv
-        self._send = ice.send
-
-    @property
-    def role(self) -> str:
-        return "controlling" if self.ice.ice_controlling else "controlled"
-
-
-def _run_through(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine that does not wait for anything: UDP is sent or dropped, never queued for."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return
-    work.close()
-    raise ConnectionError("sending media waited")

@@ -16,7 +16,7 @@ from aiortc import RTCCertificate, RTCDtlsTransport, RTCSctpTransport
 
 from gateway.transports.webrtc.candidates import IceConnection, MediaPolicy
 from gateway.transports.webrtc.data_channel import _Path
-from gateway.transports.webrtc.peer import _Link
+from gateway.transports.webrtc.ice_link import IceLink
 
 FUNCTIONS = {
     aioice.candidate.candidate_foundation: ["candidate_type", "candidate_transport", "base_address"],
@@ -47,7 +47,7 @@ def test_a_function_takes_what_it_is_given(function: Any) -> None:
 
 async def test_attributes_are_where_they_are_looked_for() -> None:
     ice = IceConnection(MediaPolicy())
-    dtls = RTCDtlsTransport(_Link(ice), [RTCCertificate.generateCertificate()])  # type: ignore[arg-type]
+    dtls = RTCDtlsTransport(IceLink(ice), [RTCCertificate.generateCertificate()])  # type: ignore[arg-type]
     sctp = RTCSctpTransport(_Path(dtls, lambda: None))  # type: ignore[arg-type]
     found: dict[object, dict[str, type]] = {
         ice: {"_protocols": list, "_remote_candidates": list, "ice_controlling": bool, "remote_is_lite": bool},
