@@ -138,6 +138,15 @@ class FakeGateway:
         (asked,) = [asked for asked in self.asked if asked.path == path]
         return asked
 
+    def wait_for(self, path: str) -> Asked:
+        """The first request to this path, which is on its way."""
+        for _ in range(500):
+            found = [asked for asked in self.asked if asked.path == path]
+            if found:
+                return found[0]
+            self.far.wait_for_timeout(10)
+        raise AssertionError(f"nothing was asked of {path}, only {self.paths()}")
+
     def send(self, *events: dict[str, Any]) -> None:
         """Server events, in order."""
         self.far.evaluate("(events) => events.forEach((e) => channel.send(JSON.stringify(e)))", list(events))

@@ -7,6 +7,7 @@ import { Keypad } from "./keypad.js";
 import { comeIn, wantsKey } from "./login.js";
 import { messageOf } from "./messages.js";
 import { Meters } from "./meters.js";
+import { whyNoCalls } from "./microphone.js";
 import { PhoneView } from "./phone_view.js";
 import { watchQuality } from "./quality.js";
 import { showQuality } from "./quality_view.js";
@@ -196,6 +197,8 @@ function ready(found) {
   byId("sign-out").hidden = accessKey() === null;
   phone.clearNotices();
   showChosen();
+  const hopeless = whyNoCalls();
+  if (hopeless) phone.notice(hopeless, true);
 }
 
 /** Come in, or keep trying while the gateway starts. */
@@ -215,7 +218,7 @@ function enter() {
       byId("waiting-title").textContent = title;
       byId("waiting-text").textContent = text;
       const mayPass = refusal.status === 0 || refusal.status === 429 || refusal.status >= 500;
-      byId("spinner").hidden = !mayPass;
+      byId("spinner").hidden = byId("waiting-on").hidden = !mayPass;
       if (mayPass) setTimeout(enter, Math.max(RETRY_MS, (refusal.retryAfterS ?? 0) * 1000));
     },
   }).finally(() => {

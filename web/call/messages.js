@@ -48,7 +48,7 @@ const MESSAGES = {
   draining: ["warn", "The line is closing", "The gateway is about to restart and takes no new calls. Try again in a minute."],
   overloaded: ["warn", "The line is overloaded", "One more call would make the others worse. Try again in a minute."],
   engines_down: ["bad", "Nobody can answer now", "A part of the gateway that hears or speaks is down. Try again later."],
-  warming: ["info", "The gateway is starting", "Its models are loading. Try again in a few seconds."],
+  warming: ["info", "The gateway is starting", "Its models are loading; it takes a few seconds more."],
   missing_api_key: ["warn", "An access key is needed", "Sign in with the key you were given."],
   invalid_api_key: ["bad", "The access key was not accepted", "It may have been changed. Sign in again."],
   rate_limited: ["warn", "Too many attempts", "The gateway asks you to wait a little before the next one."],

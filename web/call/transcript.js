@@ -108,7 +108,8 @@ export class Transcript {
     if (item?.type !== "message" || item.role !== "user") return null;
     const part = item.content?.[0];
     if (part?.type !== "input_text") return null;
-    return this.#change(item.id, "user", { text: part.text ?? "", status: "final", keys: isKeys(part.text) });
+    const keys = keysOf(part.text ?? "");
+    return this.#change(item.id, "user", { text: keys ?? part.text ?? "", status: "final", keys: keys !== null });
   }
 
   /** The item holds what was heard of it; the deltas before, all that would have been said. @param {any} item */
@@ -149,9 +150,9 @@ function textOf(item) {
   return part ? (part.transcript ?? part.text ?? "") : null;
 }
 
-/** @param {string | undefined} text */
-function isKeys(text) {
-  return /^[\d*#A-D ]+$/.test(text ?? "");
+/** An entry on the keypad, as the gateway writes it into the conversation. @param {string} text */
+function keysOf(text) {
+  return /^\(keypad: ([\d*#A-D]+)\)$/.exec(text)?.[1] ?? null;
 }
 
 /**
