@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from email.message import Message
 
 from starlette.requests import Request
 
+BODY_S = 10.0
+"""For the whole body: an offer is a few kB."""
 MAX_PARTS = 8
 
 _NAME = re.compile(r'(?:^|;)\s*name\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]+))', re.IGNORECASE)
@@ -16,20 +19,29 @@ class BodyTooLarge(Exception):  # noqa: N818 (an answer, not a defect)
     """413; nothing beyond the bound was kept."""
 
 
+class BodyTooSlow(Exception):  # noqa: N818 (an answer, not a defect)
+    """408."""
+
+
 class BadForm(Exception):  # noqa: N818 (an answer, not a defect)
     """No form that can be understood."""
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """All of it. Raises :class:`BodyTooLarge`, and :class:`starlette.requests.ClientDisconnect`."""
+    """All of it. Raises :class:`BodyTooLarge`, :class:`BodyTooSlow`, and
+    :class:`starlette.requests.ClientDisconnect`."""
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > max_bytes:
         raise BodyTooLarge
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise BodyTooLarge
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise BodyTooLarge
+    except TimeoutError:
+        raise BodyTooSlow from None
     return bytes(body)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ async def answer_call(
         finally:
             await peer.close()
             listener.detach()
+            if listener.media.is_set():
+                _log.info("media of the call", **dataclasses.asdict(peer.stats()))
 
 
 async def _set_up(

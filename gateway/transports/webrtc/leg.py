@@ -11,6 +11,7 @@ import numpy as np
 from engines.api import Pcm16
 from gateway.realtime.protocol import RealtimeProtocol
 from gateway.transports.outbox import CONGESTED_BYTES, Outbox
+from gateway.transports.webrtc.peer import MediaStats
 from streaming.notices import Notice
 
 LEAD_MS = 40
@@ -36,6 +37,8 @@ class Peer(Protocol):
     def clear(self) -> None: ...
 
     def send(self, text: str) -> bool: ...
+
+    def stats(self) -> MediaStats: ...
 
     async def close(self) -> None: ...
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from gateway.agents.agent import DEFAULT_AGENT_NAME, UnknownAgent
 from gateway.call_setup import CallNotSetUp, first_config, new_id, open_protocol
 from gateway.first_session import MAX_SESSION_BYTES, GivenSession, beginning, given, read_session
-from gateway.http_body import BadForm, BodyTooLarge, form_parts, media_type, read_body
+from gateway.http_body import BadForm, BodyTooLarge, BodyTooSlow, form_parts, media_type, read_body
 from gateway.realtime.errors import Rejected
 from gateway.security.client_secrets import (
     DEFAULT_SECONDS,
@@ -85,6 +85,8 @@ async def _answered(work: Any) -> Response:
         response: Response = await work
     except BodyTooLarge:
         return _error(413, "request_too_large", "The request is larger than an offer and a session can be.")
+    except BodyTooSlow:
+        return _error(408, "request_timeout", "The request did not arrive in time.")
     except ClientDisconnect:
         return _error(400, "incomplete_request", "The request ended before its body did.")
     except BadForm as error:

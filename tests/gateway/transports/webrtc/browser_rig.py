@@ -19,7 +19,7 @@ from gateway.settings import AgentSettings, Settings
 from gateway.state import Gateway
 from gateway.transports.webrtc.call_task import MakePeer, PeerListener
 from gateway.transports.webrtc.leg import Peer
-from gateway.transports.webrtc.peer import LostCause
+from gateway.transports.webrtc.peer import LostCause, MediaStats
 from tests.gateway.call_rig import Engines, hush, voice
 from tests.gateway.realtime.checker import OrderChecker
 
@@ -76,6 +76,9 @@ class Browser:
         self.checker.feed(event)
         self._news.set()
         return True
+
+    def stats(self) -> MediaStats:
+        return MediaStats(0, len(self.frames), 0, 0, 0, 0, 0, 0, 0, 0.0, None, 0)
 
     async def close(self) -> None:
         await asyncio.sleep(0)

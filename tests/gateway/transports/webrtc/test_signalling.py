@@ -13,6 +13,7 @@ import structlog
 from pydantic import SecretStr
 
 from engines.api import EngineHealth, Overload
+from gateway.http_body import BODY_S
 from gateway.settings import Settings
 from gateway.transports.webrtc.call_task import ANSWER_S
 from gateway.transports.webrtc.offer import MAX_SDP_BYTES, BadOffer
@@ -147,6 +148,21 @@ async def test_a_body_without_a_length_is_bounded_while_it_is_read() -> None:
         response = await rig.client.post(CALLS, content=endless(), headers=SDP)
         assert code_of(response) == (413, "request_too_large")
         assert sent < 10
+
+
+@virtual
+async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    async with browser_rig() as rig:
+
+        async def slow() -> Any:
+            while True:
+                yield b"x"
+                await asyncio.sleep(1)
+
+        begun = Browser.now()
+        response = await rig.client.post(CALLS, content=slow(), headers=SDP)
+        assert code_of(response) == (408, "request_timeout")
+        assert Browser.now() - begun == pytest.approx(BODY_S)
 
 
 @pytest.mark.parametrize(
