@@ -24,6 +24,8 @@ export class TranscriptView {
     this.transcript = new Transcript();
     /** @type {Map<string, HTMLElement>} */
     this.nodes = new Map();
+    /** What the live region was given, by item: a cut is told by more than one event. @type {Map<string, string>} */
+    this.announced = new Map();
   }
 
   /** @param {string} [agent] who speaks from now on */
@@ -31,6 +33,7 @@ export class TranscriptView {
     this.agent = agent;
     this.transcript = new Transcript();
     this.nodes = new Map();
+    this.announced = new Map();
     this.places.list.replaceChildren();
     this.places.spoken.replaceChildren();
     this.places.empty.hidden = false;
@@ -94,7 +97,8 @@ export class TranscriptView {
     if (!this.announce || !["final", "done", "cut"].includes(entry.status)) return;
     const heard = pieces(entry).filter((piece) => piece.heard);
     const text = heard.map((piece) => piece.text).join(" ");
-    if (text === "") return;
+    if (text === "" || this.announced.get(entry.id) === text) return;
+    this.announced.set(entry.id, text);
     const who = entry.role === "user" ? "You" : this.agent;
     const line = element("p", {}, `${who}: ${text}${entry.status === "cut" ? " (you cut in)" : ""}`);
     this.places.spoken.append(line);
