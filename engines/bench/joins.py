@@ -1,8 +1,8 @@
 """What joins, leaves, prefill and a decode step cost a batch of calls: ``python -m engines.bench.joins``.
 
 Warm figures, on the executor's thread, of the two batches of :mod:`engines.executor.batch`: ``slots`` and mlx-lm's own
-classes; ``eager`` is ``slots`` whose steps are not compiled. A join counts its stall of the others: what the join itself
-takes, and the step after it beyond a plain step. ``--separate`` leaves projections as they were loaded; else a GPU's are
+classes; ``eager`` is ``slots`` whose steps are not compiled. A join counts its stall of the others: what it takes, and
+the step after it beyond a plain step. ``--separate`` leaves projections as they were loaded; else those of a GPU are
 joined, as in a gateway.
 """
 
