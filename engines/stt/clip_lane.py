@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import structlog
@@ -32,7 +31,8 @@ class ClipLane:
         self._lane = lane
         self._in_flight = in_flight
         self._transcribe = transcribe
-        self._slots: WeakKeyDictionary[Job, Slot] = WeakKeyDictionary()
+        self._slots: dict[Job, Slot] = {}
+        """Of jobs that may still be told something. A job leads to its whole call, so none may stay."""
 
     def submit(self, job: Job, priority: Priority, deadline: float) -> None:
         try:
@@ -42,10 +42,12 @@ class ClipLane:
         self._slots[job] = slot
 
     def reprioritize(self, job: Job, priority: Priority, deadline: float) -> None:
-        self._slots[job].reprioritize(priority, deadline)
+        if (slot := self._slots.get(job)) is not None:
+            slot.reprioritize(priority, deadline)
 
     def abandon(self, job: Job) -> None:
         """The lane asks the job itself before it begins."""
+        self._slots.pop(job, None)
 
     def _run(self, job: Job) -> None:
         """On a lane thread."""
@@ -66,4 +68,8 @@ class ClipLane:
             outcome = Outcome(failure=f"{type(error).__name__}: {error}")
         finally:
             self._in_flight.end()
-        self.loop.call_soon_threadsafe(job.done, job, outcome)
+        self.loop.call_soon_threadsafe(self._tell, job, outcome)
+
+    def _tell(self, job: Job, outcome: Outcome) -> None:
+        self._slots.pop(job, None)
+        job.done(job, outcome)

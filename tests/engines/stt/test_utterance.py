@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +321,24 @@ async def test_nothing_is_told_after_close() -> None:
     stream.finalize(final(2))
     assert await run_all(bench) == []
     assert bench.lane.waiting == []
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_nothing_of_a_closed_utterance_is_kept(heard: bool) -> None:
+    bench = Bench()
+    stream = await bench.open()
+    stream.feed(audio(2))
+    stream.finalize(final(1, Priority.SPECULATIVE))
+    stream.finalize(final(2))
+    if heard:
+        assert await run_all(bench) != []
+    stream.close()
+    bench.lane.run_all()
+    await settle()
+    kept = weakref.ref(stream)
+    del stream
+    gc.collect()
+    assert kept() is None
 
 
 async def test_closing_the_engine_closes_its_streams_and_frees_the_weights() -> None:
