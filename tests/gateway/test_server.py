@@ -87,7 +87,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         yield one
 
 
-def get(url: str, **kwargs: Any) -> Any:
+def get(url: str | urllib.request.Request, **kwargs: Any) -> Any:
     with urllib.request.urlopen(url, timeout=10, **kwargs) as response:
         return json.load(response)
 
@@ -127,6 +127,22 @@ def test_on_sigterm_a_live_call_hears_goodbye_and_ends_with_a_cause(start: Calla
     assert "response.output_audio.delta" in types
     assert (code, reason) == (1000, "server_drain")
     assert process.exit_code() == 0
+
+
+def test_an_operator_drains_it_as_a_signal_does(start: Callable[..., Process]) -> None:
+    process = start("--drain-s", "0")
+    url = process.url()
+    with dial(url, query="") as call, urllib.request.urlopen(url + "/console/events", timeout=STOP_S) as console:
+        assert json.loads(call.recv())["type"] == "session.created"
+        assert get(urllib.request.Request(url + "/console/drain", method="POST"))["stops"]
+        process.signal(signal.SIGTERM)  # changes nothing: it drains already
+        types, code, reason = everything(call)
+        told = console.read().decode()
+    assert "response.output_audio.delta" in types
+    assert (code, reason) == (1000, "server_drain")
+    assert told.endswith('event: end\ndata: {"reason":"drained"}\n\n')
+    assert process.exit_code() == 0
+    assert "Traceback" not in process.logged()
 
 
 def test_while_it_drains_calls_go_on_and_new_ones_are_refused(start: Callable[..., Process]) -> None:
