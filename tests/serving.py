@@ -9,7 +9,10 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,3 +113,45 @@ async def _startup(app: Starlette, serving: asyncio.Task[None]) -> None:
     settled.cancel()
     assert settled in done, "the server did not start"
     assert app.state.startup.error is None, app.state.startup.error
+
+
+@contextlib.contextmanager
+def served_beside(
+    open_engines: Callable[[], AbstractAsyncContextManager[EngineSet]],
+    settings: Settings = NULL,
+    *,
+    start_s: float = 30.0,
+    stop_s: float = 30.0,
+) -> Iterator[Served]:
+    """:func:`served` by a loop in a thread of its own, for callers that block. Fails at the end if anything broke."""
+    ready: Future[Served] = Future()
+    stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    errors: list[BaseException] = []
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        stops.append((asyncio.get_running_loop(), stop))
+        async with open_engines() as engines, served(engines, settings) as here:
+            ready.set_result(here)
+            await stop.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:  # noqa: BLE001 (it is raised where the test can see it)
+            if ready.done():
+                errors.append(error)
+            else:
+                ready.set_exception(error)
+
+    thread = threading.Thread(target=run, name="gateway beside")
+    thread.start()
+    try:
+        yield ready.result(start_s)
+    finally:
+        for loop, stop in stops:
+            with contextlib.suppress(RuntimeError):  # it failed, and is closed
+                loop.call_soon_threadsafe(stop.set)
+        thread.join(stop_s)
+    assert not thread.is_alive()
+    assert errors == []

@@ -15,7 +15,6 @@ import unittest.mock
 import urllib.request
 import wave
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,10 @@ from loadtest.report import CallReport
 from streaming.audio import g711
 from streaming.audio.resample import Resampler
 from streaming.jobs import INPUT_RATE_HZ, Generate, Generation
-from tests.serving import served
+from tests.serving import served_beside
 
 START_S = 240.0
 """The first run on a machine fetches and converts the weights."""
-STOP_S = 30.0
 ANSWER_S = 45.0
 FRAME_S = 0.02
 HEALTHY = ("defect", "engine_raised", "engine_failed", "engine_timeout", "input_dropped", "transcription_failed")
@@ -109,43 +107,19 @@ def steady_voice() -> Iterator[None]:
 def live_gateway(preset: str, agents: Mapping[str, AgentSettings] | None = None) -> Iterator[LiveGateway]:
     """Serve a preset from a loop in a thread of its own. Fails at the end if anything broke inside, or was left."""
     threads = set(threading.enumerate())
-    ready: Future[LiveGateway] = Future()
     settings = Settings(preset=preset, agents=dict(agents or {}), max_calls=32)
 
-    async def serve() -> None:
-        stop = asyncio.Event()
-        stops.append((asyncio.get_running_loop(), stop))
+    @contextlib.asynccontextmanager
+    async def spied() -> AsyncIterator[EngineSet]:
         async with open_preset(preset) as engines:
-            spied = dataclasses.replace(engines, llm=RecordingLlm(engines.llm))
-            async with served(spied, settings) as here:
-                ready.set_result(LiveGateway(here.url, here.ws, spied))
-                await stop.wait()
+            yield dataclasses.replace(engines, llm=RecordingLlm(engines.llm))
 
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:  # noqa: BLE001 (it is raised where the test can see it)
-            if ready.done():
-                errors.append(error)
-            else:
-                ready.set_exception(error)
-
-    stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-    errors: list[BaseException] = []
-    thread = threading.Thread(target=run, name="live gateway")
-    try:
+    with contextlib.ExitStack() as stack:
         with steady_voice():
-            thread.start()
-            gateway = ready.result(START_S)
+            here = stack.enter_context(served_beside(spied, settings, start_s=START_S))
+        gateway = LiveGateway(here.url, here.ws, here.gateway.engines)
         yield gateway
         assert {name: count for name in HEALTHY if (count := gateway.counted(name))} == {}
-    finally:
-        for loop, stop in stops:
-            with contextlib.suppress(RuntimeError):  # it failed, and is closed
-                loop.call_soon_threadsafe(stop.set)
-        thread.join(STOP_S)
-    assert not thread.is_alive()
-    assert errors == []
     left = {left.name for left in set(threading.enumerate()) - threads} - OTHERS_THREADS
     assert left == set(), "the engines left threads"
 

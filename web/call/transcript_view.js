@@ -24,7 +24,7 @@ export class TranscriptView {
     this.transcript = new Transcript();
     /** @type {Map<string, HTMLElement>} */
     this.nodes = new Map();
-    /** What the live region was given, by item: a cut is told by more than one event. @type {Map<string, string>} */
+    /** The lines of the live region: a cut is told by more than one event. @type {Map<string, HTMLElement>} */
     this.announced = new Map();
   }
 
@@ -97,10 +97,12 @@ export class TranscriptView {
     if (!this.announce || !["final", "done", "cut"].includes(entry.status)) return;
     const heard = pieces(entry).filter((piece) => piece.heard);
     const text = heard.map((piece) => piece.text).join(" ");
-    if (text === "" || this.announced.get(entry.id) === text) return;
-    this.announced.set(entry.id, text);
+    if (text === "") return;
     const who = entry.role === "user" ? "You" : this.agent;
-    const line = element("p", {}, `${who}: ${text}${entry.status === "cut" ? " (you cut in)" : ""}`);
+    const line = this.announced.get(entry.id) ?? element("p", {});
+    setText(line, `${who}: ${text}${entry.status === "cut" ? " (you cut in)" : ""}`);
+    if (this.announced.has(entry.id)) return;
+    this.announced.set(entry.id, line);
     this.places.spoken.append(line);
     while (this.places.spoken.childElementCount > 5) this.places.spoken.firstElementChild?.remove();
   }
