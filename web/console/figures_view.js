@@ -36,7 +36,7 @@ export class FiguresView {
       say: (value) => (value === null ? "–" : String(value)),
     });
 
-    answer.say(milliseconds(last?.p50_ms), last?.p95_ms ? `95 % within ${milliseconds(last.p95_ms)}` : "nobody answered in the last minute");
+    answer.say(milliseconds(last?.p50_ms), last?.p95_ms ? `95 % within ${milliseconds(last.p95_ms)}` : "no answer in the last minute");
     answer.plot.show({
       at,
       series: [
@@ -64,7 +64,7 @@ export class FiguresView {
     });
 
     const sum = (/** @type {any} */ point) => Object.values(point.lanes).reduce((all, lane) => all + lane.waiting, 0);
-    waiting.say(last ? String(sum(last)) : "–", `event loop ${milliseconds(last?.lag_ms)} late at most`);
+    waiting.say(last ? String(sum(last)) : "–", `event loop lag ${milliseconds(last?.lag_ms)}`);
     waiting.plot.show({
       at,
       series: [{ name: "waiting", tone: "one", values: values(sum) }],
