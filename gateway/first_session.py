@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.call_setup import MAX_MODEL_CHARS
 from gateway.realtime.errors import Rejected
+from gateway.realtime.protocol import RealtimeProtocol
 from gateway.security.client_secrets import ClientSecret
 
 MAX_SESSION_BYTES = 512 * 1024
@@ -31,11 +32,23 @@ class GivenSession:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """``sessions`` are applied one after another before the call says hello."""
+    """``minted`` is the session of the client secret, ``offered`` the one beside the offer. ``locked``: what the secret
+    was made with is what the call is, and its client only takes part."""
 
     agent: str | None = None
     model: str | None = None
-    sessions: tuple[dict[str, Any], ...] = ()
+    minted: dict[str, Any] | None = None
+    offered: dict[str, Any] | None = None
+    locked: bool = False
+
+    def apply_to(self, protocol: RealtimeProtocol) -> None:
+        """Before the call says hello. Raises :class:`Rejected`."""
+        if self.minted is not None:
+            protocol.begin_with(self.minted)
+        if self.locked:
+            protocol.lock()
+        if self.offered is not None:
+            protocol.begin_with(self.offered)
 
 
 def read_session(data: bytes) -> GivenSession:
@@ -62,12 +75,14 @@ def given(session: object) -> GivenSession:
 
 def beginning(query: Mapping[str, str], secret: ClientSecret | None, form: GivenSession | None = None) -> Beginning:
     """Of a call with this query (``agent``, ``model``), client secret and form. A secret that is bound to an agent
-    opens calls to no other. Raises :class:`Rejected` (``agent_mismatch``)."""
-    minted = GivenSession() if secret is None or secret.session is None else read_session(secret.session)
+    opens calls to no other, and a locked one without an agent to none. Raises :class:`Rejected` (``agent_mismatch``).
+    """
     form = form or GivenSession()
     asked = query.get("agent") or form.agent
-    bound = secret.agent if secret is not None else None
-    if bound is not None and asked not in (None, bound):
+    if secret is None:
+        return Beginning(asked, query.get("model") or form.model, offered=form.session)
+    minted = GivenSession() if secret.session is None else read_session(secret.session)
+    if asked not in (None, secret.agent) and (secret.agent is not None or secret.locked):
         raise Rejected("agent_mismatch", "this client secret is for another agent", "agent")
-    sessions = tuple(session for session in (minted.session, form.session) if session is not None)
-    return Beginning(bound or asked, query.get("model") or form.model or minted.model, sessions)
+    model = query.get("model") or form.model or minted.model
+    return Beginning(secret.agent or asked, model, minted.session, form.session, secret.locked)

@@ -20,6 +20,7 @@ from gateway.realtime.client_events import ParsedEvent, parse_event
 from gateway.realtime.errors import ProtocolError, Rejected
 from gateway.realtime.items import read_item
 from gateway.realtime.responses import read_options
+from gateway.realtime.session_lock import refuse_event, show_locked
 from gateway.realtime.session_object import Locks, Session, SessionDefaults, WireFormat, merge
 from gateway.realtime.session_patch import EXTENSIONS, SessionPatch
 from streaming.config import ResponseOptions, SessionConfig
@@ -109,6 +110,7 @@ class RealtimeProtocol:
         self._expires_at_s = int(now_s() + defaults.config.max_call_s)
         self._conversation_id = new_id("conv")
         self._session = Session.initial(defaults)
+        self._locked = False
         self._input_flowed = False
         self._output_flowed = False
         self._responding: set[str] = set()
@@ -141,12 +143,21 @@ class RealtimeProtocol:
         if isinstance(parsed, ProtocolError):
             raise Rejected(parsed.code, parsed.message, parsed.param)
         assert isinstance(parsed, client.SessionUpdate)
+        if self._locked:
+            refuse_event(parsed)
         self._merge(parsed.session)
+
+    def lock(self) -> None:
+        """From here on the client takes part in the call as it is (:mod:`gateway.realtime.session_lock`). What has
+        been set until now is what a null restores."""
+        self._locked = True
+        self._defaults = replace(self._defaults, config=self._session.config(self._defaults))
 
     def show_session(self) -> dict[str, Any]:
         """The session as ``session.created`` carries it."""
         ids = {"id": self._call_id, "model": self._model, "expires_at": self._expires_at_s}
-        return {**self._session.show(), **ids}
+        shown = self._session.show()
+        return {**(show_locked(shown) if self._locked else shown), **ids}
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -170,6 +181,8 @@ class RealtimeProtocol:
             return []
 
     def _apply(self, event: ParsedEvent) -> list[Inbound]:
+        if self._locked:
+            refuse_event(event)
         match event:
             case client.ParsedAppend():
                 return self._append(event.audio)

@@ -35,12 +35,14 @@ class AlreadyUsed(Exception):  # noqa: N818 (an answer, not a defect)
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """``id`` is what may be kept and compared in its place; ``session`` the JSON it was made with (None: none)."""
+    """``id`` is what may be kept and compared in its place; ``session`` the JSON it was made with (None: none).
+    ``locked``: a call that it opens stays as it was made; its caller only takes part."""
 
     id: str
     expires_at: float
     session: bytes | None = None
     agent: str | None = None
+    locked: bool = False
 
     @property
     def size(self) -> int:
@@ -69,10 +71,12 @@ class ClientSecrets:
     def __len__(self) -> int:
         return len(self._known)
 
-    def mint(self, seconds: int, *, session: bytes | None = None, agent: str | None = None) -> tuple[str, ClientSecret]:
+    def mint(
+        self, seconds: int, *, session: bytes | None = None, agent: str | None = None, locked: bool = False
+    ) -> tuple[str, ClientSecret]:
         """A new secret's value, which is told once and not kept, and the secret. Raises :class:`TooManySecrets`."""
         value = PREFIX + secrets.token_urlsafe(24)
-        secret = ClientSecret(secret_id(value), self._now_s() + seconds, session, agent)
+        secret = ClientSecret(secret_id(value), self._now_s() + seconds, session, agent, locked)
         self._forget_expired()
         if not self._has_room(secret):
             self._forget_used()

@@ -100,8 +100,7 @@ async def _answer(
         model=begins.model,
         media=False,
     )
-    for session in begins.sessions:
-        protocol.begin_with(session)  # it was judged when the secret was made
+    begins.apply_to(protocol)  # it was judged when the secret was made
     protocol.open()
     leg = WebSocketLeg(protocol)
     leg.flush()  # first of all: a call that comes in while the server stops is told goodbye as it is registered

@@ -96,8 +96,7 @@ async def _set_up(
             model=offered.beginning.model,
             media=True,
         )
-        for session in offered.beginning.sessions:
-            protocol.begin_with(session)
+        offered.beginning.apply_to(protocol)
         try:
             async with asyncio.timeout(ANSWER_S):
                 sdp = await peer.answer(offered.sdp)

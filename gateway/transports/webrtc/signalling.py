@@ -14,9 +14,10 @@ from starlette.routing import Route
 
 from gateway.agents.agent import DEFAULT_AGENT_NAME, UnknownAgent
 from gateway.call_setup import CallNotSetUp, first_config, new_id, open_protocol
-from gateway.first_session import MAX_SESSION_BYTES, GivenSession, beginning, given, read_session
+from gateway.first_session import MAX_SESSION_BYTES, Beginning, GivenSession, beginning, given, read_session
 from gateway.http_body import BadForm, BodyTooLarge, BodyTooSlow, form_parts, media_type, read_body
 from gateway.realtime.errors import Rejected
+from gateway.realtime.session_lock import CODE as SESSION_LOCKED
 from gateway.security.client_secrets import (
     DEFAULT_SECONDS,
     MAX_SECONDS,
@@ -92,7 +93,7 @@ async def _answered(work: Any) -> Response:
     except BadForm as error:
         return _error(400, "invalid_form", f"This is no form with the fields sdp and session: {error}.")
     except Rejected as error:
-        status = 403 if error.code == "agent_mismatch" else 400
+        status = 403 if error.code in ("agent_mismatch", SESSION_LOCKED) else 400
         return _error(status, error.code, error.message, param=error.param)
     except BadOffer as error:
         return _error(413 if error.code == "too_large" else 400, error.code, str(error), param="sdp")
@@ -130,6 +131,7 @@ class _SecretRequest(msgspec.Struct, frozen=True):
     expires_after: _ExpiresAfter | None = None
     session: Any = None
     agent: str | None = None
+    locked: bool | None = None
 
 
 async def _client_secrets(request: Request) -> Response:
@@ -141,21 +143,22 @@ async def _mint(request: Request) -> Response:
     gateway = _gateway(request)
     asked = _secret_request(await read_body(request, MAX_SESSION_BYTES))
     session = given(asked.session)
-    agent = asked.agent or session.agent
+    agent, locked = asked.agent or session.agent, bool(asked.locked)
     if access_of(request).right is Right.PAGE_KEY:
-        agent = agent or DEFAULT_AGENT_NAME
-        if set(session.session or ()) - PAGE_FIELDS:
+        agent, locked = agent or DEFAULT_AGENT_NAME, True
+        if set(session.session or ()) - PAGE_FIELDS or asked.locked is False:
             return _error(
                 403,
                 "session_not_allowed",
                 "The key of the call page opens calls to agents, whose session is the gateway's own.",
                 type_="permission_error",
-                param="session",
+                param="locked" if asked.locked is False else "session",
             )
-    shown = msgspec.to_builtins(_effective_session(gateway, agent, session))
+    begins = Beginning(agent, session.model, session.session, locked=locked)
+    shown = msgspec.to_builtins(_effective_session(gateway, begins))
     seconds = (asked.expires_after or _ExpiresAfter()).seconds
     kept = msgspec.json.encode(session.session) if session.session is not None else None
-    value, secret = _secrets(request).mint(seconds, session=kept, agent=agent)
+    value, secret = _secrets(request).mint(seconds, session=kept, agent=agent, locked=locked)
     expires_at = int(secret.expires_at)
     servers = ice_servers(
         gateway.settings.media, name=secret.id[:16], expires_at=expires_at + int(gateway.settings.max_call_s)
@@ -166,6 +169,7 @@ async def _mint(request: Request) -> Response:
             "value": value,
             "expires_at": expires_at,
             "session": shown if agent is None else {**shown, "agent": agent},
+            "locked": locked,
             "ice_servers": servers,
         },
         headers=NO_STORE,
@@ -182,18 +186,17 @@ def _secret_request(body: bytes) -> _SecretRequest:
         raise Rejected("invalid_json", "the request is not valid JSON") from None
 
 
-def _effective_session(gateway: Gateway, agent: str | None, session: GivenSession) -> dict[str, Any]:
-    """What a call that is opened so begins with. Raises what would forbid it then."""
+def _effective_session(gateway: Gateway, begins: Beginning) -> dict[str, Any]:
+    """As a call that begins so has it. Raises what would forbid it then."""
     protocol = open_protocol(
         gateway,
         new_id("sess"),
-        config=first_config(gateway, agent),
-        agent_name=agent,
-        model=session.model,
+        config=first_config(gateway, begins.agent),
+        agent_name=begins.agent,
+        model=begins.model,
         media=False,
     )
-    if session.session is not None:
-        protocol.begin_with(session.session)
+    begins.apply_to(protocol)
     return protocol.show_session()
 
 

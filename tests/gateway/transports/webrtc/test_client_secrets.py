@@ -137,6 +137,7 @@ async def test_it_may_be_bound_to_an_agent() -> None:
         ({"expires_after": {"seconds": 7_201}}, "invalid_value", "expires_after.seconds"),
         ({"expires_after": {"anchor": "now"}}, "invalid_value", "expires_after.anchor"),
         ({"agent": 3}, "invalid_value", "agent"),
+        ({"locked": "yes"}, "invalid_value", "locked"),
         ({"session": []}, "invalid_type", "session"),
         ({"session": {}}, "missing_required_parameter", "session.type"),
         ({"session": {"type": "transcription"}}, "transcription_sessions_not_supported", "session.type"),
@@ -169,9 +170,12 @@ async def test_the_key_of_the_page_opens_calls_to_agents_and_nothing_else() -> N
         include = {"type": "realtime", "include": ["offhook"]}
         for body, agent in (({}, "default"), ({"agent": "anna", "session": include}, "anna")):
             made = (await rig.mint("page", **body)).json()
-            assert made["session"]["agent"] == agent
-            assert made["session"]["instructions"] != "Rhyme."
-        assert code_of(await rig.mint("page", session=SESSION)) == (403, "session_not_allowed")
+            assert (made["session"]["agent"], made["locked"]) == (agent, True)
+            assert "instructions" not in made["session"]
+        for wanted, param in (({"session": SESSION}, "session"), ({"locked": False}, "locked")):
+            response = await rig.mint("page", **wanted)
+            assert code_of(response) == (403, "session_not_allowed")
+            assert response.json()["error"]["param"] == param
         assert code_of(await rig.mint("wrong")) == (401, "invalid_api_key")
         assert code_of(await rig.mint()) == (401, "missing_api_key")
         assert code_of(await rig.offer(authorization="Bearer page")) == (403, "key_out_of_scope")
