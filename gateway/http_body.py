@@ -11,6 +11,9 @@ from starlette.requests import Request
 BODY_S = 10.0
 """For the whole body: an offer is a few kB."""
 MAX_PARTS = 8
+MAX_PART_HEAD_BYTES = 2_048
+MAX_CONTENT_TYPE_CHARS = 512
+"""Python's parser takes a tenth of a second for the 16 kB that a header may have."""
 
 _NAME = re.compile(r'(?:^|;)\s*name\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]+))', re.IGNORECASE)
 
@@ -46,12 +49,13 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 def media_type(request: Request) -> tuple[str, str | None]:
-    """Lower case, with the boundary if it has one."""
-    header = Message()
-    header["content-type"] = request.headers.get("content-type", "")
-    boundary = header.get_param("boundary")
-    if not request.headers.get("content-type"):
+    """Lower case, with the boundary if it has one. Of a header that is too long nothing is read."""
+    given = request.headers.get("content-type", "")
+    if not given or len(given) > MAX_CONTENT_TYPE_CHARS:
         return "", None
+    header = Message()
+    header["content-type"] = given
+    boundary = header.get_param("boundary")
     return header.get_content_type(), boundary if isinstance(boundary, str) else None
 
 
@@ -66,8 +70,8 @@ def form_parts(body: bytes, boundary: str) -> dict[str, bytes]:
     parts = {}
     for piece in pieces[1:-1]:
         head, separator, content = piece.partition(b"\r\n\r\n")
-        if not separator:
-            raise BadForm("a part of the form has no header")
+        if not separator or len(head) > MAX_PART_HEAD_BYTES:
+            raise BadForm("a part of the form has no header, or one without end")
         parts[_part_name(head)] = content
     return parts
 

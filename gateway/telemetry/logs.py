@@ -14,6 +14,10 @@ SECRET_KEYS = frozenset({"key", "api_key", "authorization", "token", "password",
 CALLER_KEYS = frozenset({"text", "transcript", "instructions", "message_text", "heard", "said", "prompt", "greeting"})
 REDACTED = "[redacted]"
 
+_NOISY = ("httpx", "httpcore", "websockets", "asyncio", "uvicorn.error", "huggingface_hub", "aioice", "aiortc")
+"""Libraries that are heard from warnings on, at any level: aioice names callers' addresses in what it tells of each
+check."""
+
 
 def redactor(*, caller_text: bool) -> Processor:
     """A processor that hides secrets always, and what people say unless ``caller_text``; at any depth."""
@@ -70,7 +74,7 @@ def configure_logs(*, level: str, as_json: bool, caller_text: bool, stream: Text
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "websockets", "asyncio", "uvicorn.error", "huggingface_hub"):
+    for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
     server = logging.getLogger("uvicorn.error")
     server.filters[:] = [_no_fault]

@@ -39,6 +39,10 @@ SERVERS_S = 2.0
 """What STUN and TURN servers get to answer: the caller waits meanwhile."""
 MAX_EARLY = 64
 """Media that came before the keys, in packets."""
+MAX_UNREAD = 512
+"""Datagrams that DTLS has not read yet. Anybody may send some, and nobody reads them until ICE is done."""
+MAX_DATAGRAM_BYTES = 8_192
+"""Nothing that a browser sends is as long: Opus' longest packets fit, and everything else keeps to an MTU."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -154,6 +158,8 @@ class MediaProtocol(StunProtocol):
     receiver: IceConnection
 
     def datagram_received(self, data: bytes | str, addr: tuple[Any, ...]) -> None:
+        if len(data) > MAX_DATAGRAM_BYTES:
+            return
         if isinstance(data, bytes) and data and 127 < data[0] < 192:  # RFC 7983, section 7
             self.receiver.media_received(data)
         elif data:
@@ -196,7 +202,7 @@ class IceConnection(Connection):
         """What came by a relay has not been sorted yet."""
         if data and 127 < data[0] < 192:
             self.media_received(data)
-        elif data:
+        elif data and self._queue.qsize() < MAX_UNREAD:
             super().data_received(data, component)
 
     async def recv(self) -> bytes:

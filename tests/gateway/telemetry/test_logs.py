@@ -36,6 +36,7 @@ def logged(*, caller_text: bool = False, level: str = "info") -> list[dict[str, 
     log.debug("detail")
     logging.getLogger("uvicorn.error").warning("from a library")
     logging.getLogger("httpx").info("noise")
+    logging.getLogger("aioice.ice").info("Check 203.0.113.7")
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 

@@ -14,7 +14,14 @@ from aiortc.rtp import RtcpByePacket, RtcpRrPacket
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.transports.webrtc.candidates import IceConnection, IceServer, MediaPolicy, MediaProtocol
+from gateway.transports.webrtc.candidates import (
+    MAX_DATAGRAM_BYTES,
+    MAX_UNREAD,
+    IceConnection,
+    IceServer,
+    MediaPolicy,
+    MediaProtocol,
+)
 from gateway.transports.webrtc.data_channel import MAX_CHANNELS
 from gateway.transports.webrtc.peer import MediaPeer
 from gateway.transports.webrtc.rtp_receiver import RtpReceiver
@@ -194,6 +201,19 @@ async def test_closing_while_a_turn_server_does_not_answer_leaves_nothing() -> N
     await peer.close()
     await client.close()
     deaf.close()
+
+
+async def test_what_strangers_send_before_anybody_reads_is_bounded() -> None:
+    ice = IceConnection(POLICY)
+    await ice.gather_candidates()
+    protocol = ice._protocols[0]
+    for _ in range(2 * MAX_UNREAD):
+        for first in (20, 128):  # as DTLS and RTP begin
+            protocol.datagram_received(bytes([first]) + bytes(1_000), ("127.0.0.1", 4000))
+            protocol.datagram_received(bytes([first]) + bytes(MAX_DATAGRAM_BYTES), ("127.0.0.1", 4000))
+    assert ice._queue.qsize() == MAX_UNREAD
+    assert {len(data) for data in ice._early} == {1_001}
+    await ice.close()
 
 
 async def test_a_flood_of_checks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

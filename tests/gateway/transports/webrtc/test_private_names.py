@@ -50,7 +50,8 @@ async def test_attributes_are_where_they_are_looked_for() -> None:
     dtls = RTCDtlsTransport(IceLink(ice), [RTCCertificate.generateCertificate()])  # type: ignore[arg-type]
     sctp = RTCSctpTransport(_Path(dtls, lambda: None))  # type: ignore[arg-type]
     found: dict[object, dict[str, type]] = {
-        ice: {"_protocols": list, "_remote_candidates": list, "ice_controlling": bool, "remote_is_lite": bool},
+        ice: {"_protocols": list, "_remote_candidates": list, "_queue": asyncio.Queue}
+        | {"ice_controlling": bool, "remote_is_lite": bool},
         dtls: {"_role": str, "_task": type(None), "_rx_srtp": type(None), "_tx_srtp": type(None)},
         sctp: {"_advertised_rwnd": int, "_sack_misordered": set},
     }
