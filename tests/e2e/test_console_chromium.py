@@ -72,7 +72,12 @@ async def test_a_call_is_followed_and_its_words_are_only_words(width: int) -> No
         record.settle("i2")
         await expect(detail.locator("li.assistant s")).to_contain_text(HOSTILE)
         await expect(detail.locator("li.assistant")).to_contain_text("the caller cut in")
-        times: dict[str, Any] = {"decision_ms": 300.0, "final_ms": 380.0, "first_token_ms": 450.0, "first_audio_ms": 600.0}
+        times: dict[str, Any] = {
+            "decision_ms": 300.0,
+            "final_ms": 380.0,
+            "first_token_ms": 450.0,
+            "first_audio_ms": 600.0,
+        }
         record.turn(TurnTimes("r1", 1, False, first_sent_ms=612.0, cut_to_silence_ms=60.0, **times))
         await expect(detail.locator(".turns summary")).to_contain_text("612 ms")
         await expect(detail.locator(".turns .bar-of")).to_have_count(5)
