@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-
-import msgspec
 
 from streaming.config import BargeIn, ResponseOptions, SessionConfig
 from streaming.conversation import Conversation, Item
-from streaming.effects import (
-    CancelEpoch,
-    Count,
-    Effect,
-    HoldPlayout,
-    Notify,
-    Promote,
-    RecordTurn,
-    ReleasePlayout,
-)
+from streaming.effects import CancelEpoch, Count, Effect, HoldPlayout, Notify, Promote, RecordTurn, ReleasePlayout
+from streaming.engine_deadlines import EngineDeadlines
 from streaming.events import AudioQueued, AudioSent, LoadChanged, PlayoutResumed
 from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token
 from streaming.listening import Utterance
 from streaming.notices import Notice, Reason, Status
 from streaming.playback import Playback
-from streaming.reply import FIRST_TOKEN_S, STALL_S, STEP_S, Reply
+from streaming.reply import Reply
+from streaming.speculation import Basis, Speculation
 from streaming.turns import HOLD_MS, InterruptionPolicy, Verdict
 
 FIRST_CLAUSE_CHARS = 60
@@ -35,16 +25,6 @@ the caller hears anything, then one."""
 
 MAX_PAST_REPLIES = 16
 """Replies that can still be truncated by a client that played less than it was sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Basis:
-    """What a speculation was made from. Any difference makes it worthless."""
-
-    utterance: int
-    revision: int
-    text: str
-    version: int
 
 
 class Answering:
@@ -76,9 +56,9 @@ class Answering:
         self._emit = emit
         self._epoch = 0
         self._policy = InterruptionPolicy()
-        self._speculation: tuple[Reply, _Basis] | None = None
+        self._speculation = Speculation(emit)
+        self._engine_deadlines = EngineDeadlines(emit)
         self._playback = Playback(conversation, self.change, emit)
-        self._stalled_at = 0.0
         self._past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
 
     # --- beginning a reply ------------------------------------------------------------------------------------
@@ -87,7 +67,7 @@ class Answering:
         """Generate a reply to the conversation as it is; ``utterance`` is the turn it answers, if it was spoken."""
         self.drop_speculation()
         self.owed = False
-        reply = self._new(self._config_for(options), options.metadata, utterance, now)
+        reply = self._new(options.over(self.config), options.metadata, utterance, now)
         if options.input_text is None:
             messages = self._conversation.messages(reply.config.preamble())
         else:
@@ -108,30 +88,20 @@ class Answering:
 
     def speculate(self, utterance: Utterance, now: float) -> None:
         """Begin the reply to words whose turn may not be over. Nothing of it leaves before :meth:`answer`."""
-        basis = _Basis(utterance.id, utterance.revision, utterance.text, self.version)
+        basis = Basis.of(utterance, self.version)
         self.drop_speculation()
         reply = self._new(self.config, None, utterance, now)
-        self._speculation = (reply, basis)
+        self._speculation.begin(reply, basis)
         prompt = self._conversation.messages(self.config.preamble(), Message("user", utterance.text))
         reply.generate(prompt, now, speculative=True)
 
     def drop_speculation(self) -> None:
-        if self._speculation is not None:
-            self._speculation[0].drop()
-            self._speculation = None
-            self._emit(Count("speculation_dropped"))
+        self._speculation.drop()
 
     def speculation_for(self, utterance: Utterance) -> Reply | None:
         """The speculation made of just these words in just this context; any other is dropped. To be asked before
         the utterance enters the conversation."""
-        if self._speculation is None:
-            return None
-        reply, basis = self._speculation
-        if basis != _Basis(utterance.id, utterance.revision, utterance.text, self.version) or reply.failure:
-            self.drop_speculation()
-            return None
-        self._speculation = None
-        return reply
+        return self._speculation.take(Basis.of(utterance, self.version))
 
     def answer(self, utterance: Utterance, promoted: Reply | None, now: float) -> None:
         """Reply to a turn that is in the conversation."""
@@ -181,6 +151,11 @@ class Answering:
     @property
     def busy(self) -> bool:
         return self.reply is not None
+
+    @property
+    def says_farewell(self) -> bool:
+        """Whether the live reply is the call's last word, which nothing interrupts."""
+        return self.reply is not None and self.reply.ends_call is not None
 
     def hold(self, onset_at: float, now: float) -> None:
         """Stop the sound of the live reply, keeping what was not heard."""
@@ -290,12 +265,7 @@ class Answering:
 
     def deadline(self, now: float) -> float | None:
         """When :meth:`advance` wants to be called at the latest."""
-        times: list[float] = []
-        for active in self._active():
-            if active.waits_for_engine:
-                times.append(self._engine_bound(active))
-            if self._may_stall(active):
-                times.append(active.progress_at + STALL_S)
+        times = self._engine_deadlines.times(self._active())
         reply = self.reply
         if self.held_at is not None:
             times.append(self.held_at + HOLD_MS / 1000)
@@ -308,15 +278,8 @@ class Answering:
 
     def advance(self, now: float) -> None:
         """Move on what time or the last event made ready."""
-        for active in self._active():
-            if self._may_stall(active) and now >= active.progress_at + STALL_S:
-                self._stalled_at = active.progress_at
-                active.stalled(now)
-            if active.waits_for_engine and now >= self._engine_bound(active):
-                self._emit(Count("engine_timeout"))
-                active.fail("engine_timeout", "an engine did not answer in time")
-        if self._speculation is not None and self._speculation[0].failure:
-            self.drop_speculation()
+        self._engine_deadlines.advance(self._active(), now)
+        self._speculation.drop_failed()
         reply = self.reply
         if reply is not None and self.held_at is None and self._over(reply, now):
             status: Status = "failed" if reply.failure else "completed"
@@ -326,6 +289,11 @@ class Answering:
                 self._end(reply, status, "error" if reply.failure else None, reply.heard_item(now), now)
         self._playback.advance(self.reply, now)
 
+    def restart_idle(self, now: float) -> None:
+        """The caller is there, though without a word to answer."""
+        if self.idle_since is not None:
+            self.idle_since = now
+
     def change(self, item: Item) -> None:
         """Put a new state of an item into the context."""
         self._conversation.replace(item)
@@ -333,7 +301,8 @@ class Answering:
 
     def abandon(self, now: float) -> None:
         """After a defect: end what is being made, whatever state it is in."""
-        self._speculation = self._playback.tail = self.held_at = None
+        self._speculation.forget()
+        self._playback.tail = self.held_at = None
         reply, self.reply = self.reply, None
         for epoch in range(max(1, self._epoch - 1), self._epoch + 1):
             self._emit(CancelEpoch(epoch))
@@ -352,7 +321,8 @@ class Answering:
         self._playback.clear()
         if self.reply is not None:
             self._emit(RecordTurn(self.reply.turn_times()))
-        self.reply = self._playback.tail = self._speculation = self.held_at = None
+        self._speculation.forget()
+        self.reply = self._playback.tail = self.held_at = None
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -373,14 +343,6 @@ class Answering:
             first_clause_chars=SHORT_CLAUSE_CHARS if self.load.short_clauses else FIRST_CLAUSE_CHARS,
             emit=self._emit,
         )
-
-    def _config_for(self, options: ResponseOptions) -> SessionConfig:
-        changes = {
-            name: value
-            for name in ("instructions", "audio_output", "max_output_tokens")
-            if (value := getattr(options, name)) is not None
-        }
-        return msgspec.structs.replace(self.config, **changes)
 
     def _go_live(self, reply: Reply) -> None:
         self.reply = reply
@@ -414,14 +376,7 @@ class Answering:
         return not waits or now >= reply.clock.dry_at(now)
 
     def _active(self) -> list[Reply]:
-        speculative = self._speculation[0] if self._speculation is not None else None
-        return [reply for reply in (self.reply, speculative) if reply is not None]
-
-    def _may_stall(self, reply: Reply) -> bool:
-        return reply.generated is None and bool(reply.raw) and reply.progress_at != self._stalled_at
-
-    def _engine_bound(self, reply: Reply) -> float:
-        return reply.progress_at + (STEP_S if reply.raw else FIRST_TOKEN_S)
+        return [reply for reply in (self.reply, self._speculation.reply) if reply is not None]
 
     def _find(self, epoch: int, late: str) -> Reply | None:
         for reply in self._active():

@@ -96,3 +96,12 @@ class ResponseOptions(msgspec.Struct, frozen=True):
     input_text: tuple[tuple[str, str], ...] | None = None
     """(role, text) pairs that replace the conversation as the prompt; () is no history at all."""
     metadata: dict[str, str] | None = None
+
+    def over(self, config: SessionConfig) -> SessionConfig:
+        """The session's configuration, with what this response has of its own."""
+        changes = {
+            name: value
+            for name in ("instructions", "audio_output", "max_output_tokens")
+            if (value := getattr(self, name)) is not None
+        }
+        return msgspec.structs.replace(config, **changes)

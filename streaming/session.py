@@ -11,9 +11,11 @@ from typing import Any
 
 from streaming import events as ev
 from streaming.answering import Answering
+from streaming.caller_items import CallerItems
 from streaming.config import BargeIn, ResponseOptions, SessionConfig
-from streaming.conversation import Conversation, Item, PartKind
+from streaming.conversation import Conversation
 from streaming.effects import CancelTimer, Count, Effect, EndCall, Notify, SetTimer
+from streaming.idle_prompts import IdlePrompts
 from streaming.item_commands import ItemCommands
 from streaming.jobs import (
     INPUT_RATE_HZ,
@@ -26,27 +28,12 @@ from streaming.jobs import (
     Token,
     TranscriptionFailed,
 )
-from streaming.keypad import Keypad
+from streaming.keypad_turns import KeypadTurns
 from streaming.listening import Listening, Utterance
-from streaming.notices import (
-    CommandFailed,
-    DtmfReceived,
-    IdleTimeout,
-    InputCleared,
-    InputCommitted,
-    ItemAdded,
-    Notice,
-    SpeechStarted,
-    TranscriptCompleted,
-    TranscriptDelta,
-    TranscriptFailed,
-)
-from streaming.reply import Reply
+from streaming.notices import CommandFailed, InputCleared, Notice, SpeechStarted
 from streaming.vad import samples_to_ms
 
 LEAST_COMMIT_MS = 100
-MAX_IDLE_FACTOR = 8
-
 LAST_WORD_S = 0.3
 """Given to the far end's buffers before a call is ended after its last word."""
 
@@ -68,13 +55,13 @@ class Session:
         self._effects: list[Effect] = []
         self._listening = Listening(call_id, config.language, config.turn, new_id, self._emit, self)
         self._answering = Answering(call_id, config, self.conversation, new_id, self._emit)
-        self._items = ItemCommands(self.conversation, self._answering, self._listening, self._notify)
-        self._keypad = Keypad()
-        self._new_id = new_id
+        self._item_commands = ItemCommands(self.conversation, self._answering, self._listening, self._notify)
+        self._items = CallerItems(self.conversation, self._answering, self._notify, new_id)
+        self._keypad = KeypadTurns(self._items, self._answering, self._listening, self._notify)
+        self._idle = IdlePrompts(self._items, self._answering, self._listening, self._keypad, self._notify)
         self._wanted: ResponseOptions | None = None
         """A response asked for while the words it shall answer are still being transcribed."""
         self._unanswered: Utterance | None = None
-        self._idle_prompts = 0
         self._last_word_at: float | None = None
         self._ends_at = now + config.max_call_s
         self._armed: float | None = None
@@ -101,10 +88,10 @@ class Session:
             ev.Configure: self._configure,
             ev.CommitInput: self._commit,
             ev.ClearInput: self._clear,
-            ev.CreateItem: self._items.create,
-            ev.RetrieveItem: self._items.retrieve,
-            ev.DeleteItem: self._items.delete,
-            ev.TruncateItem: self._items.truncate,
+            ev.CreateItem: self._item_commands.create,
+            ev.RetrieveItem: self._item_commands.retrieve,
+            ev.DeleteItem: self._item_commands.delete,
+            ev.TruncateItem: self._item_commands.truncate,
             ev.CreateResponse: self._create_response,
             ev.CancelResponse: self._cancel_response,
             ev.ClearOutput: lambda e, now: self._answering.clear_output(now),
@@ -160,10 +147,10 @@ class Session:
     # --- what listening leads to (TurnTaking) -----------------------------------------------------------------
 
     def speech_started(self, utterance: Utterance, now: float) -> None:
-        self._idle_prompts = 0
+        self._idle.answered()
         how = self.config.turn.barge_in
         started = SpeechStarted(utterance.item_id, samples_to_ms(utterance.start_samples))
-        if how is BargeIn.IGNORE or self._is_farewell():
+        if how is BargeIn.IGNORE or self._answering.says_farewell:
             self._notify(started)
         elif how is BargeIn.ONSET:
             self._answering.interrupt("turn_detected", utterance.onset_at, now, first=started)
@@ -173,12 +160,12 @@ class Session:
             self._notify(started)
 
     def speech_heard(self, utterance: Utterance, now: float) -> None:
-        if self.config.turn.barge_in is BargeIn.HOLD and not self._is_farewell():
+        if self.config.turn.barge_in is BargeIn.HOLD and not self._answering.says_farewell:
             self._answering.judge(utterance, now)
 
     def speech_resumed(self, utterance: Utterance, now: float) -> None:
         self._answering.drop_speculation()
-        if self.config.turn.barge_in is BargeIn.HOLD and not self._is_farewell():
+        if self.config.turn.barge_in is BargeIn.HOLD and not self._answering.says_farewell:
             self._answering.hold(utterance.onset_at, now)
 
     def turn_expected(self, utterance: Utterance, now: float) -> None:
@@ -189,7 +176,7 @@ class Session:
 
     def turn_ended(self, utterance: Utterance, now: float) -> None:
         turn = self.config.turn
-        if turn.barge_in is BargeIn.HOLD and not self._listening.manual and not self._is_farewell():
+        if turn.barge_in is BargeIn.HOLD and not self._listening.manual and not self._answering.says_farewell:
             if not self._answering.ends_reply(utterance, now):
                 self.nothing_said(utterance, now)
                 return
@@ -197,7 +184,7 @@ class Session:
         if self._wanted is not None:
             self._answering.drop_speculation()  # the client has asked for a response of its own
         promoted = self._answering.speculation_for(utterance)
-        self._admit(utterance)
+        self._items.admit(utterance)
         if self._wanted is not None:
             self._answer_wanted(utterance, now)
         elif utterance.announced or not turn.create_response or self._draining:
@@ -212,14 +199,14 @@ class Session:
         self._answering.release()
         self._emit(Count("utterance_without_words"))
         if utterance.announced:
-            self._tell_transcript(utterance)
+            self._items.tell_transcript(utterance)
         else:
             if utterance.error is not None:
                 self._notify(CommandFailed(*utterance.error, fault="server"))
                 self._apologize(now)
             self._notify(InputCleared())
         if not self._answering.busy:
-            self._restart_idle(now)
+            self._answering.restart_idle(now)
         self._answer_wanted(utterance, now)
 
     # --- the call ---------------------------------------------------------------------------------------------
@@ -272,18 +259,13 @@ class Session:
             self._listening.decide(utterance, now)
             return
         for earlier in self._listening.closing:  # turns from before the client took charge keep their place
-            self._announce(earlier)
-        self._announce(utterance)
+            self._items.announce(earlier)
+        self._items.announce(utterance)
         self._listening.decide(utterance, now)
 
-    def _announce(self, utterance: Utterance) -> None:
-        """Give the utterance its place in the conversation before its words are known."""
-        if not utterance.announced:
-            utterance.announced = True
-            item = Item(utterance.item_id, "user", PartKind.INPUT_AUDIO, None)
-            previous = self.conversation.add(item)
-            self._notify(InputCommitted(item.id, previous))
-            self._notify(ItemAdded(item, previous, done=True))
+    def _pressed(self, event: ev.Dtmf, now: float) -> None:
+        self._idle.answered()
+        self._keypad.pressed(event, now)
 
     def _clear(self, event: ev.ClearInput, now: float) -> None:
         self._answering.drop_speculation()
@@ -313,50 +295,7 @@ class Session:
             return
         self._answering.interrupt("client_cancelled", None, now)
 
-    # --- the keypad -------------------------------------------------------------------------------------------
-
-    def _pressed(self, event: ev.Dtmf, now: float) -> None:
-        """A key is meant, as a sound may not be: the first of an entry ends what the agent says."""
-        self._idle_prompts = 0
-        self._notify(DtmfReceived(event.digit))
-        interrupts = self.config.turn.barge_in is not BargeIn.IGNORE and not self._listening.manual
-        if interrupts and not self._keypad.open and not self._is_farewell():
-            self._answering.interrupt("turn_detected", None, now)
-        self._entered(self._keypad.press(event.digit, now), now)
-
-    def _entered(self, keys: str | None, now: float) -> None:
-        """A whole entry is a turn of the caller's; it waits for what is being said or spoken to end."""
-        if keys is None:
-            return
-        item = Item(self._new_id("item"), "user", PartKind.INPUT_TEXT, f"(keypad: {keys})")
-        previous = self.conversation.add(item)
-        self._answering.version += 1
-        self._notify(ItemAdded(item, previous, done=True))
-        self._restart_idle(now)
-        self._answering.owed = self.config.turn.create_response and not self._listening.manual
-
     # --- inside -----------------------------------------------------------------------------------------------
-
-    def _admit(self, utterance: Utterance) -> None:
-        """The utterance's words enter the conversation, and the wire is told."""
-        item = Item(utterance.item_id, "user", PartKind.INPUT_AUDIO, utterance.text)
-        if utterance.announced:
-            self._answering.change(item)
-        else:
-            previous = self.conversation.add(item)
-            self._answering.version += 1
-            self._notify(InputCommitted(item.id, previous))
-            self._notify(ItemAdded(item, previous, done=True))
-        self._tell_transcript(utterance)
-
-    def _tell_transcript(self, utterance: Utterance) -> None:
-        if utterance.error is not None and not utterance.text:
-            self._notify(TranscriptFailed(utterance.item_id, *utterance.error))
-            return
-        if utterance.text:
-            self._notify(TranscriptDelta(utterance.item_id, utterance.text))
-        audio_ms = samples_to_ms(utterance.voiced_end_samples - utterance.start_samples)
-        self._notify(TranscriptCompleted(utterance.item_id, utterance.text, audio_ms))
 
     def _answer_wanted(self, utterance: Utterance, now: float) -> None:
         """The response a client asked for while words were missing, once none are."""
@@ -372,54 +311,20 @@ class Session:
     def _speculates(self) -> bool:
         return self.config.turn.speculate and self._answering.load.speculate
 
-    def _is_farewell(self) -> bool:
-        reply: Reply | None = self._answering.reply
-        return reply is not None and reply.ends_call is not None
-
     def _time_came(self, _: ev.TimerFired, now: float) -> None:
         self._armed = None
         if now >= self._ends_at:
             self._end("max_duration")
             return
         self._listening.on_time(now)
-        self._entered(self._keypad.on_time(now), now)
+        self._keypad.on_time(now)
         if self._answering.held_at is not None:
             spoken = self._listening.newest
             if spoken is None:
                 self._answering.release()
             else:
                 self._answering.judge(spoken, now)
-        idle_at = self._idle_at()
-        if idle_at is not None and now >= idle_at:
-            self._idle(now)
-
-    @property
-    def _nobody_speaks(self) -> bool:
-        return self._listening.current is None and not self._listening.closing
-
-    def _idle_at(self) -> float | None:
-        since, timeout_ms = self._answering.idle_since, self.config.turn.idle_timeout_ms
-        if self._answering.busy or not self._nobody_speaks or self._keypad.open or since is None or timeout_ms is None:
-            return None
-        return since + timeout_ms / 1000 * min(1 << self._idle_prompts, MAX_IDLE_FACTOR)
-
-    def _restart_idle(self, now: float) -> None:
-        if self._answering.idle_since is not None:
-            self._answering.idle_since = now
-
-    def _idle(self, now: float) -> None:
-        """``idle_timeout_ms``: the caller has said nothing for too long; commit the silence and speak. Each prompt that
-        gets no answer doubles the time to the next."""
-        self._idle_prompts += 1
-        item = Item(self._new_id("item"), "user", PartKind.INPUT_AUDIO, "")
-        end_ms = samples_to_ms(self._listening.seen_samples)
-        start_ms = max(0, end_ms - (self.config.turn.idle_timeout_ms or 0))
-        self._notify(IdleTimeout(item.id, start_ms, end_ms))
-        previous = self.conversation.add(item)
-        self._notify(InputCommitted(item.id, previous))
-        self._notify(ItemAdded(item, previous, done=True))
-        self._notify(TranscriptCompleted(item.id, "", end_ms - start_ms))
-        self._answering.start(ResponseOptions(), None, now)
+        self._idle.on_time(now)
 
     def _advance(self, now: float) -> None:
         """After every event: what became ready moves on, and one timer is set for what can't wait longer."""
@@ -437,14 +342,14 @@ class Session:
         if self._unanswered is not None and not self._answering.busy:
             utterance, self._unanswered = self._unanswered, None
             self._answering.answer(utterance, None, now)
-        if self._answering.owed and self._nobody_speaks and not self._answering.busy and not self._draining:
+        if self._answering.owed and self._listening.newest is None and not self._answering.busy and not self._draining:
             self._answering.start(ResponseOptions(), None, now)
         last = self._last_word_at + LAST_WORD_S if self._last_word_at is not None else None
         times = (
             self._listening.deadline(),
             self._answering.deadline(now),
             self._keypad.deadline(),
-            self._idle_at(),
+            self._idle.deadline(),
             self._ends_at,
             last,
         )
