@@ -30,6 +30,7 @@ from gateway.transports.webrtc.candidates import (
 )
 from gateway.transports.webrtc.data_channel import DataChannel
 from gateway.transports.webrtc.ice_link import IceLink, run_through
+from gateway.transports.webrtc.named_timers import NamedTimers
 from gateway.transports.webrtc.offer import BadOffer, Local, Offer, parse_offer, write_answer
 from gateway.transports.webrtc.peer_events import LostCause, MediaStats, PeerEvents
 from gateway.transports.webrtc.rtcp import FIRST_REPORT_S, REPORT_S, Reports
@@ -75,7 +76,7 @@ class MediaPeer:
         self._watchdog: Watchdog | None = None
         self._setup: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = NamedTimers(self._loop, self._clock)
         self._connected = False
         self._suspect = False
         self._over = False
@@ -145,12 +146,11 @@ class MediaPeer:
         """Say goodbye and let go of everything."""
         if self._closing is None:
             self._over = True
+            self._timers.stop()
             self._closing = self._loop.create_task(self._close(), name="webrtc-close")
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
         if self._setup is not None:
             self._setup.cancel()
             await asyncio.wait({self._setup})
@@ -178,7 +178,6 @@ class MediaPeer:
         """The parts know each other, and hold codecs and TLS states outside of Python's heap: left to the collector,
         which sees only how few objects that is, they would pile up."""
         self._last_stats = self.stats()
-        self._timers.clear()
         self._setup = None
         self._sender = self._receiver = self._reports = None
         self._channel = self._dtls = self._link = None
@@ -251,7 +250,7 @@ class MediaPeer:
             self._sender.start()
         if offer.direction == "recvonly":  # no RTP will tell that it lives, but its consent checks do
             self._link.ice.on_check = self._on_check
-        self._at("reports", now_s + FIRST_REPORT_S, self._report)
+        self._timers.at("reports", now_s + FIRST_REPORT_S, self._report)
         self._watch()
         if self._channel is not None:
             await self._channel.start(offer.sctp_port, offer.max_message_bytes)
@@ -268,7 +267,7 @@ class MediaPeer:
             if is_rtcp(data):
                 reports.receive(dtls._rx_srtp.unprotect_rtcp(data), now_s)
                 if reports.goodbye and "goodbye" not in self._timers:
-                    self._at("goodbye", now_s + GOODBYE_S, partial(self._take_leave, now_s))
+                    self._timers.at("goodbye", now_s + GOODBYE_S, partial(self._take_leave, now_s))
                 return
             packet = dtls._rx_srtp.unprotect(data)
         except pylibsrtp.Error:  # forged, sent twice, or of another session
@@ -281,10 +280,10 @@ class MediaPeer:
         self._alive(now_s)
         due_s = receiver.due_s()
         if due_s is not None and "gap" not in self._timers:
-            self._at("gap", due_s, self._give_up)
+            self._timers.at("gap", due_s, self._give_up)
         if receiver.quiet and "quiet" not in self._timers:
             self._quiet_told_s = now_s
-            self._at("quiet", now_s + 2 * QUIET_FILL_S, self._fill_quiet)
+            self._timers.at("quiet", now_s + 2 * QUIET_FILL_S, self._fill_quiet)
 
     def _hear(self, pcm: Pcm16) -> None:
         if not self._over:
@@ -296,7 +295,7 @@ class MediaPeer:
         self._receiver.expire(self._clock())
         due_s = self._receiver.due_s()
         if due_s is not None:
-            self._at("gap", due_s, self._give_up)
+            self._timers.at("gap", due_s, self._give_up)
 
     def _fill_quiet(self) -> None:
         """A peer that sends nothing while its caller is silent must not look like one whose packets are late."""
@@ -308,7 +307,7 @@ class MediaPeer:
         if until_s > begins_s and not self._suspect:
             receiver.fill(int((until_s - begins_s) * 48_000), now_s)
             self._quiet_told_s = until_s
-        self._at("quiet", now_s + QUIET_FILL_S, self._fill_quiet)
+        self._timers.at("quiet", now_s + QUIET_FILL_S, self._fill_quiet)
 
     def _send_rtp(self, data: bytes) -> None:
         """RTP or RTCP, encrypted and sent within this call."""
@@ -322,7 +321,7 @@ class MediaPeer:
         assert self._reports is not None
         now_s = self._clock()
         self._reports.send(now_s)
-        self._at("reports", now_s + REPORT_S * (0.75 + secrets.randbelow(500) / 1000), self._report)
+        self._timers.at("reports", now_s + REPORT_S * (0.75 + secrets.randbelow(500) / 1000), self._report)
 
     # liveness
 
@@ -353,7 +352,7 @@ class MediaPeer:
         if verdict is Verdict.SUSPECT and not self._suspect:
             self._suspect = True
             self._events.suspect(True)
-        self._at("watch", self._watchdog.next_s(now_s), self._watch)
+        self._timers.at("watch", self._watchdog.next_s(now_s), self._watch)
 
     def _on_dtls_state(self) -> None:
         assert self._dtls is not None
@@ -365,23 +364,8 @@ class MediaPeer:
         if self._over:
             return
         self._over = True
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self._timers.stop()
         self._events.lost(cause)
-
-    def _at(self, name: str, when_s: float, act: Callable[[], None]) -> None:
-        """Set the timer of this name; there is one of each."""
-
-        def fire() -> None:
-            self._timers.pop(name, None)
-            if not self._over:
-                act()
-
-        old = self._timers.pop(name, None)
-        if old is not None:
-            old.cancel()
-        self._timers[name] = self._loop.call_later(max(0.0, when_s - self._clock()), fire)
 
 
 class _ChannelListener:
