@@ -41,7 +41,7 @@ _MICROPHONES = ("Fake Audio Input 1", "Fake Audio Input 2")
 
 @dataclass(frozen=True)
 class Sound:
-    """What went by on one side, without gaps. ``begin_ms`` is of the page's clock, as the events' times are."""
+    """What arrived, without gaps. ``begin_ms`` is of the page's clock, as the events' times are."""
 
     pcm: Pcm16
     rate_hz: int
@@ -50,9 +50,6 @@ class Sound:
     def between(self, from_ms: float, until_ms: float) -> Pcm16:
         first, last = (max(0, round((ms - self.begin_ms) * self.rate_hz / 1000)) for ms in (from_ms, until_ms))
         return self.pcm[first:last]
-
-    def time_of(self, sample: int) -> float:
-        return self.begin_ms + sample * 1000 / self.rate_hz
 
 
 @dataclass
@@ -151,14 +148,7 @@ class BrowserPage:
 
     def hears(self) -> Sound:
         """All that arrived of the agent."""
-        return self._side("agent")
-
-    def says(self) -> Sound:
-        """All that its first microphone heard."""
-        return self._side("caller")
-
-    def _side(self, side: str) -> Sound:
-        taken = self.page.evaluate("(side) => tap.take(side)", side)
+        taken = self.page.evaluate("() => tap.take()")
         pcm = np.frombuffer(base64.b64decode(taken["pcm"]), "<i2").astype(np.int16)
         return Sound(pcm, taken["rate"], taken["begin_ms"])
 

@@ -1,10 +1,10 @@
-// Put into every page before its own scripts: writes down what its connection gets, and what its microphone hears.
+// Put into every page before its own scripts: writes down what its connection gets, and keeps its microphones.
 // The page knows nothing of it. Times are performance.now().
 (() => {
-  const sides = { agent: [], caller: [] };
+  const blocks = [];
   const tap = (window.tap = { events: [], microphones: [], connections: [], take, sounded });
 
-  async function listen(track, blocks) {
+  async function listen(track) {
     const { readable } = new MediaStreamTrackProcessor({ track, maxBufferSize: 6_000 });
     const reader = readable.getReader();
     for (;;) {
@@ -18,8 +18,7 @@
   }
 
   /** Frames follow each other without gaps: the one that was written down least late tells when all of them came. */
-  function take(side) {
-    const blocks = sides[side];
+  function take() {
     const rate = blocks[0]?.rate ?? 48_000;
     let length = 0;
     let begin = Infinity;
@@ -37,8 +36,8 @@
   }
 
   /** How much of what arrived was not silence, in milliseconds. */
-  function sounded(side) {
-    const loud = sides[side].filter(({ frames }) => frames.some((frame) => Math.abs(frame) > 0.01));
+  function sounded() {
+    const loud = blocks.filter(({ frames }) => frames.some((frame) => Math.abs(frame) > 0.01));
     return loud.reduce((ms, { rate, frames }) => ms + (frames.length / rate) * 1000, 0);
   }
 
@@ -46,13 +45,12 @@
   RTCPeerConnection.prototype.createDataChannel = function (...given) {
     const channel = createDataChannel.apply(this, given);
     tap.connections.push(this);
-    this.addEventListener("track", ({ track }) => listen(track, sides.agent));
+    this.addEventListener("track", ({ track }) => listen(track));
     channel.addEventListener("message", ({ data }) => tap.events.push({ ...JSON.parse(data), at_ms: performance.now() }));
     return channel;
   };
   RTCPeerConnection.prototype.addTrack = function (track, ...streams) {
     tap.microphones.push(track);
-    listen(track, sides.caller);
     return addTrack.call(this, track, ...streams);
   };
   const { replaceTrack } = RTCRtpSender.prototype;

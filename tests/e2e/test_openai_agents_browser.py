@@ -63,7 +63,7 @@ def test_a_turn_an_interruption_and_the_end(caller: BrowserPage) -> None:
         connect(caller, url, key=KEY)
         assert seen(caller, "states") == ["connecting", "connected"]
         caller.say(COST)
-        caller.page.wait_for_function("() => tap.sounded('agent') > 1500")
+        caller.page.wait_for_function("() => tap.sounded() > 1500")
         caller.page.evaluate("() => session.interrupt()")
         cut_ms = caller.expect("output_audio_buffer.cleared")["at_ms"]
         caller.expect("conversation.item.truncated")
