@@ -7,7 +7,6 @@ sends what :meth:`~RealtimeProtocol.take` gives after each of them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -138,8 +137,8 @@ class RealtimeProtocol:
     def begin_with(self, session: object) -> None:
         """A session object that came with the call (beside an SDP offer, inside a client secret), before :meth:`open`.
         All or nothing, as an update. Raises :class:`gateway.realtime.errors.Rejected`."""
-        update = json.dumps({"type": "session.update", "session": session})
-        parsed = parse_event(update)
+        update = msgspec.json.encode({"type": "session.update", "session": session})
+        parsed = parse_event(update.decode())
         if isinstance(parsed, ProtocolError):
             raise Rejected(parsed.code, parsed.message, parsed.param)
         assert isinstance(parsed, client.SessionUpdate)

@@ -98,7 +98,7 @@ class ClientSecrets:
         """It opens a call now. Raises :class:`AlreadyUsed`."""
         if self._reusable:
             return
-        if secret.id in self._used:
+        if secret.id in self._used or secret.id not in self._known:  # forgotten since it came in
             raise AlreadyUsed("this client secret has opened its call already")
         self._used.add(secret.id)
 

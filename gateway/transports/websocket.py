@@ -209,6 +209,7 @@ async def _receive(
                 await _hear(inbound.audio, ear, call)
             else:
                 await perform(inbound, call)
+                await asyncio.sleep(0)  # 32 keys may be in one event, each a turn of its own
         leg.flush()
         answer()
         await leg.outbox.room()

@@ -176,6 +176,7 @@ async def _receive(call: Call, listener: PeerListener) -> None:
             for inbound in listener.protocol.apply(parsed):
                 listener.leg.flush()
                 await perform(inbound, call)
+                await asyncio.sleep(0)  # 32 keys may be in one event, each a turn of its own
         listener.leg.flush()
         await listener.leg.outbox.room()
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from gateway.agents.agent import DEFAULT_AGENT_NAME, UnknownAgent
 from gateway.call_setup import CallNotSetUp, first_config, new_id, open_protocol
-from gateway.first_session import MAX_SESSION_BYTES, Beginning, GivenSession, beginning, given, read_session
+from gateway.first_session import MAX_SESSION_BYTES, Beginning, GivenSession, beginning, read_session
 from gateway.http_body import BadForm, BodyTooLarge, BodyTooSlow, form_parts, media_type, read_body
 from gateway.realtime.errors import Rejected
 from gateway.realtime.session_lock import CODE as SESSION_LOCKED
@@ -129,7 +129,7 @@ class _ExpiresAfter(msgspec.Struct, frozen=True):
 
 class _SecretRequest(msgspec.Struct, frozen=True):
     expires_after: _ExpiresAfter | None = None
-    session: Any = None
+    session: msgspec.Raw = msgspec.Raw(b"null")
     agent: str | None = None
     locked: bool | None = None
 
@@ -142,7 +142,7 @@ async def _mint(request: Request) -> Response:
     """A key for a browser: it opens one call, with this session, and nothing else."""
     gateway = _gateway(request)
     asked = _secret_request(await read_body(request, MAX_SESSION_BYTES))
-    session = given(asked.session)
+    session = read_session(asked.session)
     agent, locked = asked.agent or session.agent, bool(asked.locked)
     if access_of(request).right is Right.PAGE_KEY:
         agent, locked = agent or DEFAULT_AGENT_NAME, True
@@ -243,7 +243,7 @@ async def _read_offer(request: Request) -> tuple[str, GivenSession] | None:
     if "sdp" not in parts:
         raise Rejected("missing_required_parameter", "the form has no field sdp", "sdp")
     session = parts.get("session", b"")
-    return _text(parts["sdp"]), read_session(session) if session.strip() else given(None)
+    return _text(parts["sdp"]), read_session(session) if session.strip() else GivenSession()
 
 
 def _text(body: bytes) -> str:

@@ -49,6 +49,22 @@ def test_it_opens_one_call() -> None:
     secrets.use(secret)
 
 
+def test_one_that_was_forgotten_while_its_offer_came_in_opens_nothing() -> None:
+    """A used one makes room for others, and is used all the same; an expired one is not remembered as used for ever."""
+    clock = Clock()
+    secrets = ClientSecrets(clock, max_secrets=1)
+    _, used = secrets.mint(60)
+    secrets.use(used)
+    _, expired = secrets.mint(60)
+    with pytest.raises(AlreadyUsed):
+        secrets.use(used)
+    clock.now_s += 60
+    secrets.mint(60)
+    with pytest.raises(AlreadyUsed):
+        secrets.use(expired)
+    assert not secrets._used
+
+
 def test_it_opens_any_number_where_that_is_allowed() -> None:
     secrets = ClientSecrets(Clock(), reusable=True)
     _, secret = secrets.mint(60)

@@ -243,6 +243,31 @@ async def test_who_floods_the_channel_is_hung_up() -> None:
 
 
 @virtual
+async def test_others_have_their_turn_between_the_keys_of_one_event() -> None:
+    """Each ``#`` is an entry and a turn of its own: 32 of them at once would hold up every other call."""
+    async with browser_rig() as rig:
+        browser = await rig.dial()
+        browser.come()
+        await browser.expect("session.created")
+        turns, done = 0, asyncio.Event()
+
+        async def another() -> None:
+            nonlocal turns
+            while not done.is_set():
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(another())
+        browser.say("offhook.dtmf", digits="#" * 32)
+        began = turns
+        await browser.expect("input_audio_buffer.dtmf_event_received", 32)
+        done.set()
+        await beside
+        assert turns - began >= 31
+        await hang_up(rig, browser)
+
+
+@virtual
 async def test_what_a_client_gets_wrong_is_an_error_and_no_end() -> None:
     async with browser_rig() as rig:
         browser = await rig.dial()
