@@ -55,6 +55,9 @@ GOODBYE_S = 1.0
 """Silence after an RTCP BYE: the peer did not only change its microphone."""
 CLOSE_S = 5.0
 """What a TURN server gets to take a relay back; everything else is let go of at once."""
+MAX_SOURCES = 32
+"""SSRCs of one peer. A browser has one, and another after its microphone was changed; libsrtp keeps a state for each, and
+looks through all of them for every packet."""
 QUIET_FILL_S = 0.1
 """How often the silence of a peer that sends none (DTX) is told; it stays this far behind the clock, and a bit."""
 
@@ -82,6 +85,7 @@ class MediaPeer:
         self._over = False
         """Nothing is told any more."""
         self._rejected = 0
+        self._sources: set[bytes] = set()
         self._last_stats = MediaStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, None, 0)
         self._quiet_told_s = 0.0
 
@@ -266,6 +270,7 @@ class MediaPeer:
         try:
             if is_rtcp(data):
                 reports.receive(dtls._rx_srtp.unprotect_rtcp(data), now_s)
+                self._is_from(data[4:8])
                 if reports.goodbye and "goodbye" not in self._timers:
                     self._timers.at("goodbye", now_s + GOODBYE_S, partial(self._take_leave, now_s))
                 return
@@ -273,8 +278,14 @@ class MediaPeer:
         except pylibsrtp.Error:  # forged, sent twice, or of another session
             self._rejected += 1
             return
+        self._is_from(data[8:12])
         receiver.receive(packet, now_s)
         self._heard(receiver, now_s)
+
+    def _is_from(self, source: bytes) -> None:
+        self._sources.add(source)
+        if len(self._sources) > MAX_SOURCES:
+            self._lose("protocol_error")
 
     def _heard(self, receiver: RtpReceiver, now_s: float) -> None:
         self._alive(now_s)

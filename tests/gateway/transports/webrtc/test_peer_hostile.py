@@ -23,7 +23,7 @@ from gateway.transports.webrtc.candidates import (
     MediaProtocol,
 )
 from gateway.transports.webrtc.data_channel import MAX_CHANNELS
-from gateway.transports.webrtc.peer import MediaPeer
+from gateway.transports.webrtc.peer import MAX_SOURCES, MediaPeer
 from gateway.transports.webrtc.rtp_receiver import RtpReceiver
 from tests.gateway.transports.webrtc.peer_rig import POLICY, Client, Told, call, loopback_only
 
@@ -87,6 +87,17 @@ async def test_more_channels_than_anybody_needs_end_the_call() -> None:
         for number in range(MAX_CHANNELS):
             client.connection.createDataChannel(f"more-{number}")
         await told.event(("lost", "protocol_error"))
+
+
+async def test_more_sources_than_anybody_needs_end_the_call() -> None:
+    client = Client()
+    async with call(client) as (peer, told):
+        await told.until(lambda: len(told.heard) > 3200)
+        transport = client.connection.getSenders()[0].transport
+        for number in range(MAX_SOURCES):
+            await transport._send_rtp(pack("!BBHLL", 0x80, 96, 1, 0, number) + b"\x78")
+        await told.event(("lost", "protocol_error"))
+        assert peer.stats().malformed == 0
 
 
 async def test_another_channel_is_not_listened_to() -> None:
