@@ -61,6 +61,7 @@ fates = st.builds(
 
 @given(st.lists(fates, min_size=1, max_size=50), st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF))
 @example([Fate(False, 0, 1, 0)] * 40, 0xFFF0, 0xFFFFF000)
+@example([Fate(False, 0, 1, 0), Fate(True, 0, 1, 5), Fate(False, 41, 1, 40), Fate(False, 0, 1, 5)], 0, 0)
 def test_every_frame_comes_once_and_in_order_or_is_concealed(plan: list[Fate], first: int, base: int) -> None:
     arrivals, begins, at = [], {}, 0
     for number, fate in enumerate(plan):
@@ -82,10 +83,12 @@ def test_every_frame_comes_once_and_in_order_or_is_concealed(plan: list[Fate], f
     came = {number for number, fate in enumerate(plan) if not number or not fate.lost}
     assert played(pieces) == sorted(came), "each in order, once, for none came later than the window"
     places = [begins[number] for number in sorted(came)]
-    fillable = all(after - before - 1 <= FILL_TICKS // FRAME for before, after in itertools.pairwise(places))
-    assert fillable == (buffer.counts.resyncs == 0)
+    holes = [after - before - 1 for before, after in itertools.pairwise(places)]
+    whole = buffer.counts.resyncs == 0
+    assert whole or sum(holes) > FILL_TICKS // FRAME, "one fill's worth of holes is filled, however close they are"
+    assert not whole or max(holes, default=0) <= FILL_TICKS // FRAME
     position = 0
-    for piece in pieces if fillable else []:
+    for piece in pieces if whole else []:
         if isinstance(piece, Audio):
             assert position == begins[int(piece.payload)] * FRAME, "positions follow RTP time"
         position += piece.ticks

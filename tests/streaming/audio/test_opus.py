@@ -161,6 +161,14 @@ def test_a_setting_out_of_range_is_refused() -> None:
         OpusEncoder(complexity=11)
 
 
+def test_a_rate_that_opus_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OpusUnavailable, match="no decoder: "):
+        OpusDecoder(11_025)
+    monkeypatch.setattr(opus, "ENCODER_HZ", 11_025)
+    with pytest.raises(OpusUnavailable, match="no encoder: "):
+        OpusEncoder()
+
+
 def test_the_library_is_found_in_pyavs_wheel() -> None:
     assert "av.libs" in find_library() or "dylibs" in find_library()
 
