@@ -56,8 +56,8 @@ GOODBYE_S = 1.0
 CLOSE_S = 5.0
 """What a TURN server gets to take a relay back; everything else is let go of at once."""
 MAX_SOURCES = 32
-"""SSRCs of one peer. A browser has one, and another after its microphone was changed; libsrtp keeps a state for each, and
-looks through all of them for every packet."""
+"""SSRCs of one peer. A browser has one, and another after its microphone was changed; libsrtp keeps a state for each,
+and looks through all of them for every packet."""
 QUIET_FILL_S = 0.1
 """How often the silence of a peer that sends none (DTX) is told; it stays this far behind the clock, and a bit."""
 
