@@ -50,11 +50,13 @@ class Pulse:
         self.last_beat = now
 
     def awake(self, now: float) -> None:
-        self._outside_since = now
+        """The wait for work is over: it was no silence."""
+        self.last_beat = self._outside_since = now
 
     def begin(self, name: str, bound_s: float | None, now: float) -> None:
         """A quantum begins that normally takes at most ``bound_s`` (None: unknown)."""
         self._note_outside(now)
+        self.last_beat = now
         limit_s = self._stalled_after_s if bound_s is None else max(OVERRUN * bound_s, LEAST_OVERRUN_S)
         self._in_flight = _InFlight(name, now, min(limit_s, self._stalled_after_s))
 

@@ -38,6 +38,15 @@ def test_a_thread_not_heard_of_is_trouble() -> None:
     assert "not been heard of" in pulse.trouble(40.0)
 
 
+def test_a_wait_for_work_and_what_follows_it_are_not_one_silence() -> None:
+    pulse = Pulse(0.0, stalled_after_s=30.0)
+    pulse.beat(1.0)
+    pulse.awake(1.5)
+    assert pulse.last_beat == 1.5
+    pulse.begin("encode", 1.0, 1.75)
+    assert pulse.last_beat == 1.75
+
+
 def test_quanta_are_counted_by_kind() -> None:
     pulse = Pulse(0.0, stalled_after_s=30.0)
     for begun, ended, name in ((0.0, 1.0, "decode"), (1.0, 4.0, "decode"), (4.0, 4.5, "prefill")):
