@@ -137,7 +137,7 @@ class Settings(BaseSettings):
     preset: str = Field(default="embedded", min_length=1, description="which set of engines answers")
     key: SecretStr | None = Field(default=None, description="bearer key; needed to listen beyond loopback")
     page_key: SecretStr | None = Field(
-        default=None, description="what a person types into the call page; opens locked calls to agents and nothing else"
+        default=None, description="what a person types into the call page; opens locked calls to agents, nothing else"
     )
     console_key: SecretStr | None = Field(default=None, description="what an operator types into the console")
     call_page: bool = Field(default=True, description="serve the call page at /")
