@@ -90,9 +90,7 @@ class BrowserPage:
     _cues: int = 0
 
     def note(self, said: ConsoleMessage) -> None:
-        # The connection closes, and tells the server of it, while the request to hang up is on its way.
-        too_late = "404" in said.text and said.location["url"].endswith("/hangup")
-        if said.type == "error" and not too_late:
+        if said.type == "error":
             self.faults.append(f"{said.text} {said.location['url']}")
 
     def call(self, url: str, query: str = "?raw=1") -> None:

@@ -87,8 +87,9 @@ async def test_the_stock_client_opens_a_call_and_ends_it(here: Served) -> None:
         async with asyncio.timeout(10):
             await caller.channel_closed.wait()
             await caller.closed.wait()
+        await api.realtime.calls.hangup(call_id)  # it has ended: nothing is wrong
         with pytest.raises(NotFoundError):
-            await api.realtime.calls.hangup(call_id)
+            await api.realtime.calls.hangup("rtc_0_none")
         with pytest.raises(BadRequestError) as refused:
             await api.realtime.calls.create(sdp="v=0")
         assert refused.value.code == "no_audio"

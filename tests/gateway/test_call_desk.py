@@ -3,10 +3,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gateway.call_desk import CallDesk
+from gateway.call_desk import ENDED_KEPT, CallDesk
 
 
-async def test_a_call_is_known_by_its_opener_until_it_ends() -> None:
+async def test_a_call_is_known_by_its_opener_also_when_it_has_just_ended() -> None:
     desk, end = CallDesk(), asyncio.Event()
 
     async def call() -> None:
@@ -19,7 +19,25 @@ async def test_a_call_is_known_by_its_opener_until_it_ends() -> None:
     assert not desk.opened_by("rtc_2", "id of a secret")
     end.set()
     await asyncio.sleep(0.01)
-    assert not desk.opened_by("rtc_1", "id of a secret")
+    assert not desk._tasks
+    assert desk.opened_by("rtc_1", "id of a secret")
+    assert not desk.opened_by("rtc_1", "another")
+    assert not desk.opened_by("rtc_2", "id of a secret")
+
+
+async def test_of_ended_calls_only_the_last_are_kept() -> None:
+    desk = CallDesk()
+
+    async def call() -> None: ...
+
+    for number in range(ENDED_KEPT + 1):
+        desk.start(f"rtc_{number}", call(), opener=f"secret {number}")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not desk._openers
+    assert not desk.opened_by("rtc_0", "secret 0")
+    assert desk.opened_by("rtc_1", "secret 1")
+    assert len(desk._openers_of_ended) == ENDED_KEPT
 
 
 async def test_closing_ends_what_is_up_and_waits_for_it() -> None:

@@ -259,24 +259,27 @@ async def _hang_up(request: Request) -> Response:
 
 async def _end_call(request: Request) -> Response:
     """Whoever has the key may end any call; the client secret that opened one may end that, as a bearer key or, from a
-    page that goes away (``navigator.sendBeacon`` sets no headers), in the body."""
+    page that goes away (``navigator.sendBeacon`` sets no headers), in the body. A call that has ended already is one
+    that is ended: the page's word races with the end of its connection."""
     gateway = _gateway(request)
     call_id = request.path_params["id"]
-    if access_of(request).right is not Right.KEY:
+    live = gateway.switchboard.find(call_id)
+    if access_of(request).right is Right.KEY:
+        if live is None and gateway.recent.find(call_id) is None:
+            return _no_such_call()
+    else:
         presented = presented_key(request) or _beacon_secret(await read_body(request, MAX_BEACON_BYTES))
         if presented is None:
             return _error(401, "missing_api_key", "A bearer key is needed.", type_="authentication_error")
         if not gateway.desk.opened_by(call_id, secret_id(presented)):
             return _no_such_call()
-    live = gateway.switchboard.find(call_id)
-    if live is None:
-        return _no_such_call()
-    live.hang_up("caller_hung_up")
+    if live is not None:
+        live.hang_up("caller_hung_up")
     return Response(status_code=200)
 
 
 def _no_such_call() -> Response:
-    return _error(404, "call_not_found", "There is no such call, or it has ended.")
+    return _error(404, "call_not_found", "There is no such call.")
 
 
 class _Beacon(msgspec.Struct, frozen=True):

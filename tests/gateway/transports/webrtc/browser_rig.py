@@ -217,7 +217,7 @@ async def browser_rig(
         assert rig.gateway.switchboard.live == 0
         assert len(asyncio.all_tasks()) == tasks
         assert all(browser.closed_at is not None for browser in rig.browsers)
-        assert not rig.gateway.desk._openers
+        assert not rig.gateway.desk._tasks
         assert engines.vad.open_streams == engines.stt.open_streams == engines.llm.running == 0
 
 

@@ -264,7 +264,14 @@ async def test_who_opened_a_call_may_end_it_and_no_other() -> None:
                     ended = await rig.client.delete(location, headers=bearer)
             assert (ended.status_code, ended.content) == (200, b"")
             await browser.gone()
-            assert code_of(await rig.client.post(where, headers=bearer)) == (404, "call_not_found")
+            assert (await rig.client.post(where, headers=bearer)).status_code == 200
+            assert (await rig.client.post(where, json={"client_secret": mine})).status_code == 200
+            assert (await rig.client.post(where, headers={"authorization": "Bearer full"})).status_code == 200
+            assert code_of(await rig.client.post(where)) == (401, "missing_api_key")
+            assert code_of(await rig.client.post(where, json={"client_secret": other})) == (404, "call_not_found")
+            assert code_of(await rig.client.post(where, headers={"authorization": "Bearer page"}))[0] == 403
+        unknown = f"{CALLS}/rtc_0_none/hangup"
+        assert code_of(await rig.client.post(unknown, headers=bearer)) == (404, "call_not_found")
         assert rig.causes == ["caller_hung_up"] * 3
 
 
@@ -275,6 +282,7 @@ async def test_the_key_ends_any_call() -> None:
         response = await rig.offer()
         assert (await rig.client.post(response.headers["location"] + "/hangup")).status_code == 200
         await rig.browsers[0].gone()
+        assert (await rig.client.delete(response.headers["location"])).status_code == 200
         assert code_of(await rig.client.post(f"{CALLS}/rtc_0_none/hangup")) == (404, "call_not_found")
         assert code_of(await rig.client.delete(f"{CALLS}/rtc_0_none")) == (404, "call_not_found")
         assert code_of(await rig.client.get(CALLS)) == (405, "method_not_allowed")
