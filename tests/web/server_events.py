@@ -45,19 +45,30 @@ def answer_began(response_id: str, item_id: str, text: str) -> list[Event]:
     ]
 
 
-def answer_ended(response_id: str, item_id: str, text: str, *, cut: bool = False) -> list[Event]:
-    """``text`` is what was heard."""
-    item = {
-        "id": item_id,
-        "role": "assistant",
-        "status": "incomplete" if cut else "completed",
-        "content": [{"type": "output_audio", "transcript": text}],
-    }
-    status = "cancelled" if cut else "completed"
+def answer_ended(response_id: str, item_id: str, text: str, *, heard: str | None = None) -> list[Event]:
+    """``text`` is all that was made; ``heard``: it was cut, and so much of it was heard."""
+
+    def item(text: str) -> Event:
+        status = "completed" if heard is None else "incomplete"
+        return {
+            "id": item_id,
+            "role": "assistant",
+            "status": status,
+            "content": [{"type": "output_audio", "transcript": text}],
+        }
+
+    status = "completed" if heard is None else "cancelled"
+    kept = item(text if heard is None else heard)
+    events = [
+        {"type": "response.output_item.done", "response_id": response_id, "item": item(text)},
+        {"type": "response.done", "response": {"id": response_id, "status": status, "output": [kept]}},
+    ]
+    if heard is None:
+        return [*events, {"type": "output_audio_buffer.stopped", "response_id": response_id}]
     return [
-        {"type": "response.output_item.done", "response_id": response_id, "item": item},
-        {"type": "response.done", "response": {"id": response_id, "status": status}},
-        {"type": f"output_audio_buffer.{'cleared' if cut else 'stopped'}", "response_id": response_id},
+        *events,
+        {"type": "output_audio_buffer.cleared", "response_id": response_id},
+        {"type": "conversation.item.truncated", "item_id": item_id, "audio_end_ms": 400, "transcript": heard},
     ]
 
 

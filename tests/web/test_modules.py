@@ -105,20 +105,40 @@ def test_an_answer_that_was_heard_to_its_end_is_whole(run: Run) -> None:
     assert (entry["status"], entry["pieces"]) == ("done", [{"text": "Hello there.", "heard": True}])
 
 
+ALL = "We sell bread. And cakes."
+
+
 def test_an_answer_that_was_cut_is_told_apart(run: Run) -> None:
-    began = answer_began("r1", "i1", "We sell bread. And cakes.")
-    (entry,) = entries(run, *began, *answer_ended("r1", "i1", "We sell bread.", cut=True))
+    began = answer_began("r1", "i1", ALL)
+    (entry,) = entries(run, *began, *answer_ended("r1", "i1", ALL, heard="We sell bread."))
     assert entry["status"] == "cut"
     assert entry["pieces"] == [{"text": "We sell bread.", "heard": True}, {"text": "And cakes.", "heard": False}]
-    (entry,) = entries(run, *began, *answer_ended("r1", "i1", "", cut=True))
-    assert entry["pieces"] == [{"text": "We sell bread. And cakes.", "heard": False}]
+    (entry,) = entries(run, *began, *answer_ended("r1", "i1", ALL, heard=""))
+    assert entry["pieces"] == [{"text": ALL, "heard": False}]
+
+
+def test_what_was_made_of_an_answer_that_was_cut_is_never_taken_for_heard(run: Run) -> None:
+    began, ends = answer_began("r1", "i1", ALL), answer_ended("r1", "i1", ALL, heard="We sell bread.")
+    told = [entries(run, *began, *ends[:number])[0] for number in range(len(ends) + 1)]
+    assert [entry["status"] for entry in told] == ["speaking"] * 2 + ["cut"] * 3
+    assert {entry["heard"] for entry in told[2:]} == {"We sell bread."}
+    made, _, cleared, truncated = ends
+    assert entries(run, *began, made, cleared, truncated)[0]["heard"] == "We sell bread."
+
+
+@pytest.mark.parametrize("status", ["incomplete", "failed"])
+def test_an_answer_that_ended_early_but_was_heard_was_not_cut_by_the_caller(run: Run, status: str) -> None:
+    made, done, *_ = answer_ended("r1", "i1", ALL, heard=ALL)
+    done["response"]["status"] = status
+    stopped = {"type": "output_audio_buffer.stopped", "response_id": "r1"}
+    (entry,) = entries(run, *answer_began("r1", "i1", ALL), made, done, stopped)
+    assert (entry["status"], entry["pieces"]) == ("done", [{"text": ALL, "heard": True}])
 
 
 def test_words_that_come_after_the_cut_are_not_taken_for_said(run: Run) -> None:
     late = {"type": "response.output_audio_transcript.delta", "response_id": "r1", "item_id": "i1", "delta": " More."}
-    began = answer_began("r1", "i1", "One. Two.")
-    (entry,) = entries(run, *began, *answer_ended("r1", "i1", "One.", cut=True), late)
-    assert entry["text"] == "One. Two."
+    (entry,) = entries(run, *answer_began("r1", "i1", ALL), *answer_ended("r1", "i1", ALL, heard="We sell"), late)
+    assert entry["text"] == ALL
 
 
 @pytest.mark.parametrize(
@@ -232,6 +252,19 @@ def test_every_cause_and_code_has_words(run: Run) -> None:
     codes = sorted(documented_codes())
     titles = run("messages", "return given.codes.map((code) => m.messageOf(code).title);", codes=codes)
     assert [code for code, title in zip(codes, titles, strict=True) if title == "The call failed"] == []
+
+
+@pytest.mark.parametrize(
+    "code", ["busy", "overloaded", "draining", "engines_down", "too_many_attempts", "no_media_port"]
+)
+def test_when_to_call_again_is_said_once(run: Run, code: str) -> None:
+    text = run("messages", "return m.messageOf(given.code, { retryAfterS: 5 }).text;", code=code)
+    assert text.endswith("Try again in 5 seconds.")
+    assert len(re.findall(r"again|[Ww]ait|minute", text)) == 1
+    later = "return [1, 1.5, 89, 90, 600].map((s) => m.messageOf('busy', { retryAfterS: s }).text);"
+    ends = [text.rpartition("Try again in ")[2] for text in run("messages", later)]
+    assert ends == ["1 second.", "2 seconds.", "89 seconds.", "2 minutes.", "10 minutes."]
+    assert run("messages", "return m.messageOf('busy').text;").endswith("Try again in a minute.")
 
 
 def test_keys_sound_as_phones_do(run: Run) -> None:

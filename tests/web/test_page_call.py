@@ -129,7 +129,8 @@ def test_the_conversation_shows_what_was_heard_and_what_was_cut(rig: Rig) -> Non
     rig.gateway.send(*heard("u1", "When are you open?"))
     rig.gateway.send(*answer_began("r1", "i1", "We are open from eight. On Sunday we rest."))
     expect(page.locator("#phase")).to_have_text("Speaking")
-    rig.gateway.send(speech_started("u2"), *answer_ended("r1", "i1", "We are open from eight.", cut=True))
+    said, heard_of_it = "We are open from eight. On Sunday we rest.", "We are open from eight."
+    rig.gateway.send(speech_started("u2"), *answer_ended("r1", "i1", said, heard=heard_of_it))
     expect(turns).to_have_count(4)
     assert [text.split("\n")[0] for text in turns.all_inner_texts()] == ["Bakery", "You", "Bakery", "You"]
     expect(turns.nth(2).locator("s")).to_have_text("On Sunday we rest.")

@@ -91,7 +91,7 @@ def test_a_refusal_is_told_in_words(rig: Rig) -> None:
         page.click("#call")
         expect(page.locator("#notices strong")).to_have_text(title)
         text = told(page)
-        assert ("Wait 30 seconds." in text) == (answer.status == 429)
+        assert ("Try again in 30 seconds." in text) == (answer.status == 429)
     rig.gateway.answers = {SECRETS: Answer.refusal(503, "warming")}
     page.click("#call")
     expect(page.locator("#status")).to_contain_text("The gateway is starting")

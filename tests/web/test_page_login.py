@@ -97,7 +97,7 @@ def test_too_many_wrong_keys_are_told_with_the_wait(rig: Rig) -> None:
     page = rig.open()
     sign_in(page, "guess")
     expect(page.get_by_role("alert")).to_contain_text("Too many attempts")
-    expect(page.get_by_role("alert")).to_contain_text("Wait 2 minutes.")
+    expect(page.get_by_role("alert")).to_contain_text("Try again in 2 minutes.")
     rig.faults.clear()
 
 

@@ -8,7 +8,7 @@
  * @typedef {{tone: Tone, title: string, text: string}} Message
  */
 
-/** @type {Record<string, [Tone, string, string]>} */
+/** `{when}` is when the gateway asks to be called again. @type {Record<string, [Tone, string, string]>} */
 const MESSAGES = {
   // --- before the call ---
   insecure_context: [
@@ -44,14 +44,14 @@ const MESSAGES = {
     "The gateway does not answer",
     "Check your network. If other pages load, the gateway may be down: try again in a minute.",
   ],
-  busy: ["warn", "All lines are busy", "As many calls are up as the gateway can take. Try again in a minute."],
-  draining: ["warn", "The line is closing", "The gateway is about to restart and takes no new calls. Try again in a minute."],
-  overloaded: ["warn", "The line is overloaded", "One more call would make the others worse. Try again in a minute."],
-  engines_down: ["bad", "Nobody can answer now", "A part of the gateway that hears or speaks is down. Try again later."],
+  busy: ["warn", "All lines are busy", "As many calls are up as the gateway can take. Try again {when}."],
+  draining: ["warn", "The line is closing", "The gateway is about to restart and takes no new calls. Try again {when}."],
+  overloaded: ["warn", "The line is overloaded", "One more call would make the others worse. Try again {when}."],
+  engines_down: ["bad", "Nobody can answer now", "A part of the gateway that hears or speaks is down. Try again {when}."],
   warming: ["info", "The gateway is starting", "Its models are loading; it takes a few seconds more."],
   missing_api_key: ["warn", "An access key is needed", "Sign in with the key you were given."],
   invalid_api_key: ["bad", "The access key was not accepted", "It may have been changed. Sign in again."],
-  rate_limited: ["warn", "Too many attempts", "The gateway asks you to wait a little before the next one."],
+  rate_limited: ["warn", "Too many attempts", "The gateway takes no more of them for a while. Try again {when}."],
   origin_not_allowed: [
     "bad",
     "This address may not call",
@@ -131,13 +131,13 @@ const ALIASES = {
 export function messageOf(code, more = {}) {
   const known = MESSAGES[code] ?? MESSAGES[ALIASES[code] ?? ""];
   const [tone, title, text] = known ?? ["bad", "The call failed", `The gateway said: ${code}.`];
-  const wait = more.retryAfterS;
-  return { tone, title, text: wait && wait > 1 ? `${text} Wait ${waiting(wait)}.` : text };
+  return { tone, title, text: text.replace("{when}", more.retryAfterS ? `in ${waiting(more.retryAfterS)}` : "in a minute") };
 }
 
 /** @param {number} seconds */
 function waiting(seconds) {
-  return seconds < 90 ? `${Math.ceil(seconds)} seconds` : `${Math.ceil(seconds / 60)} minutes`;
+  const [number, unit] = seconds < 90 ? [Math.ceil(seconds), "second"] : [Math.ceil(seconds / 60), "minute"];
+  return `${number} ${unit}${number === 1 ? "" : "s"}`;
 }
 
 /**

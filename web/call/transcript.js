@@ -59,6 +59,8 @@ export class Transcript {
         return this.#append(event.item_id, "assistant", event.delta ?? "", "speaking");
       case "response.output_item.done":
         return this.#outputDone(event.item);
+      case "response.done":
+        return this.#responseDone(event.response);
       case "output_audio_buffer.stopped":
         return this.#played(event.response_id);
       case "conversation.item.truncated":
@@ -112,14 +114,22 @@ export class Transcript {
     return this.#change(item.id, "user", { text: keys ?? part.text ?? "", status: "final", keys: keys !== null });
   }
 
-  /** The item holds what was heard of it; the deltas before, all that would have been said. @param {any} item */
+  /** All that was made, also of an answer that was cut: what was heard of it comes next. @param {any} item */
   #outputDone(item) {
     const shown = textOf(item);
-    if (item.status === "completed" || shown === null) {
-      const before = this.entries.get(item.id);
-      return this.#change(item.id, "assistant", shown && !before?.text ? { text: shown } : {});
-    }
-    return this.#cut(item.id, shown);
+    const before = this.entries.get(item.id);
+    return this.#change(item.id, "assistant", shown && !before?.text ? { text: shown } : {});
+  }
+
+  /** What was heard, of an answer that did not end by itself; `truncated`, which may follow, says the same.
+   * @param {any} response */
+  #responseDone(response) {
+    const item = response?.output?.[0];
+    const heard = textOf(item);
+    const before = this.entries.get(item?.id);
+    if (item?.status !== "incomplete" || heard === null || !before) return null;
+    const all = heardUpTo(before.text, heard) >= before.text.trimEnd().length;
+    return response.status !== "cancelled" && all ? null : this.#cut(item.id, heard);
   }
 
   /** @param {any} item */
