@@ -301,6 +301,7 @@ class Reply:
             self._emit(ClosePlayout(self.epoch))
         if status == "completed":
             self._announce(len(self.raw))
+            item = self.item(status, self.raw)  # all was said, though a client may have truncated what it heard of it
         told = self.raw[: self._announced_chars]
         self._emit(Notify(OutputEnded(self.response_id, self.item(status, told), self._previous_item_id, told)))
         self._emit(Notify(ResponseDone(self._snapshot(reason, item))))

@@ -146,6 +146,20 @@ def test_truncating_while_the_tail_is_still_playing() -> None:
     assert scene.texts[1] == ("assistant", "One two")
 
 
+def test_a_response_that_goes_on_after_a_truncation_is_told_as_it_was_made() -> None:
+    """Its item keeps what the client heard; a completed response has a completed item all the same."""
+    scene = Scene(PLAIN, Script(reply=lambda messages: REPLY))
+    scene.feed(text("a", "hello"))
+    scene.feed(ev.CreateResponse())
+    scene.run(1_300)
+    scene.feed(ev.TruncateItem(scene.session.conversation.items[1].id, 0, 500))
+    scene.run(5_000)
+    (response,) = done(scene)
+    assert response.item is not None
+    assert (response.status, response.item.status, response.item.text) == ("completed", "completed", REPLY)
+    assert scene.texts[1] == ("assistant", "One two")
+
+
 def test_what_cannot_be_truncated() -> None:
     scene = Scene(PLAIN)
     scene.feed(text("a", "hello"))
