@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import h11
 import structlog
 import uvicorn
 import uvloop
@@ -42,6 +43,9 @@ CLOSE_CONNECTIONS_S = 3
 """After the drain: how long open connections may take to be gone."""
 CUT_S = 3.0
 """How long a WebSocket whose call is over may take to be gone."""
+HEAD_S = 15.0
+"""For the head of a request, from the connection or from its first byte on: half a line must not keep a connection for
+ever, for there are only so many."""
 WEBSOCKET_QUEUE = 16
 """Messages read ahead of a call before its peer is made to wait."""
 
@@ -114,7 +118,10 @@ class _WebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 class _HttpProtocol(H11Protocol):
-    """Hands endpoints what cuts their connection: closing it would first write what its peer does not read."""
+    """Hands endpoints what cuts their connection: closing it would first write what its peer does not read. One that
+    does not come to its request is cut."""
+
+    _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -125,6 +132,26 @@ class _HttpProtocol(H11Protocol):
             await app(scope, receive, send)
 
         self.app = with_cut
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._set_late(None)
+
+    def _expect_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._set_late(None)
+        elif self._late is None:
+            self._set_late(self.loop.call_later(HEAD_S, self.transport.abort))
+
+    def _set_late(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = timer
 
 
 class _Server(uvicorn.Server):
