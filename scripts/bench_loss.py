@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
 
-import aioice.ice
 import numpy as np
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
@@ -22,6 +21,7 @@ from av import Packet
 
 from gateway.transports.webrtc.peer import MediaPeer, MediaPolicy
 from loadtest.udp_relay import Impairment, Path, RandomLoss, RelayRoute
+from scripts.loopback import only_loopback
 from streaming.audio.opus import DECODER_HZ, ENCODER_HZ, FRAME_TICKS, RTP_CLOCK_HZ, OpusEncoder
 
 LOSSES_PERCENT = (0.0, 1.0, 2.0, 5.0)
@@ -222,11 +222,6 @@ async def measure_loss(kind: str, loss_percent: float, *, packets: int, seed: in
         await answerer.close()
         route.close()
     return row
-
-
-def only_loopback() -> None:
-    """Have aioice offer 127.0.0.1 and nothing else: it has no setting for it, and never does by itself."""
-    aioice.ice.get_host_addresses = lambda use_ipv4, use_ipv6: ["127.0.0.1"]
 
 
 async def measure_losses(*, packets: int, losses_percent: Sequence[float] = LOSSES_PERCENT) -> list[LossRow]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scripts.bench_loss import LossRow, loss_table, measure_losses, only_loopback
+from scripts.bench_loss import LossRow, loss_table, measure_losses
 from scripts.bench_media.machine import choose_cores, machine_line
 from scripts.bench_media.measure import QUICK, Bench, Plan
 from scripts.bench_media.report import as_json, report
 from scripts.bench_media.wire import ChildError
+from scripts.loopback import only_loopback
 
 
 def main() -> int:

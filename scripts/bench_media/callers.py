@@ -17,9 +17,9 @@ from aiortc.mediastreams import MediaStreamError
 from av import Packet
 
 from scripts.bench_media.lateness import NOTHING, Arrival, lateness
-from scripts.bench_media.server import only_loopback
 from scripts.bench_media.talk import FRAME_MS, RTP_FRAME, RTP_HZ
 from scripts.bench_media.wire import Message, run_child
+from scripts.loopback import only_loopback
 
 # The callers' own sends: later than this counts against the window, whose lateness they could not tell.
 OWN_LATE_MS = 10.0

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import aioice.ice
-
 from scripts.bench_media.talk import Pattern, Speech
 from scripts.bench_media.wire import Message, run_child
+from scripts.loopback import only_loopback
 
 MODULES = {"stock": "stock", "ours": "ours", "pipecat": "smallwebrtc"}
 
@@ -69,16 +68,6 @@ async def serve(arguments: Sequence[str]) -> Callable[[Message], Awaitable[Messa
         }
 
     return answer
-
-
-def only_loopback() -> None:
-    """Have aioice offer 127.0.0.1 and nothing else: it has no setting for it, and never does by itself."""
-
-    def loopback(use_ipv4: bool, use_ipv6: bool) -> list[str]:
-        return ["127.0.0.1"]
-
-    assert aioice.ice.get_host_addresses is not None
-    aioice.ice.get_host_addresses = loopback
 
 
 if __name__ == "__main__":
