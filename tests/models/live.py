@@ -38,7 +38,15 @@ START_S = 240.0
 """The first run on a machine fetches and converts the weights."""
 ANSWER_S = 45.0
 FRAME_S = 0.02
-HEALTHY = ("defect", "engine_raised", "engine_failed", "engine_timeout", "input_dropped", "transcription_failed")
+HEALTHY = (
+    "defect",
+    "engine_raised",
+    "engine_failed",
+    "engine_timeout",
+    "input_dropped",
+    "caller_audio_dropped",
+    "transcription_failed",
+)
 """What must not have been counted once, whatever callers did."""
 
 OTHERS_THREADS = {"tqdm_monitor"}
