@@ -36,13 +36,15 @@ class AlreadyUsed(Exception):  # noqa: N818 (an answer, not a defect)
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
     """``id`` is what may be kept and compared in its place; ``session`` the JSON it was made with (None: none).
-    ``locked``: a call that it opens stays as it was made; its caller only takes part."""
+    ``locked``: a call that it opens stays as it was made; its caller only takes part. ``by_page``: the key of the call
+    page made it, which strangers may have."""
 
     id: str
     expires_at: float
     session: bytes | None = None
     agent: str | None = None
     locked: bool = False
+    by_page: bool = False
 
     @property
     def size(self) -> int:
@@ -72,14 +74,22 @@ class ClientSecrets:
         return len(self._known)
 
     def mint(
-        self, seconds: int, *, session: bytes | None = None, agent: str | None = None, locked: bool = False
+        self,
+        seconds: int,
+        *,
+        session: bytes | None = None,
+        agent: str | None = None,
+        locked: bool = False,
+        by_page: bool = False,
     ) -> tuple[str, ClientSecret]:
         """A new secret's value, which is told once and not kept, and the secret. Raises :class:`TooManySecrets`."""
         value = PREFIX + secrets.token_urlsafe(24)
-        secret = ClientSecret(secret_id(value), self._now_s() + seconds, session, agent, locked)
+        secret = ClientSecret(secret_id(value), self._now_s() + seconds, session, agent, locked, by_page)
         self._forget_expired()
         if not self._has_room(secret):
             self._forget_used()
+        if not self._has_room(secret):
+            self._forget_pages_until_there_is_room(secret)
         if not self._has_room(secret):
             raise TooManySecrets("too many client secrets are waiting to be used")
         self._known[secret.id] = secret
@@ -116,6 +126,13 @@ class ClientSecrets:
     def _forget_used(self) -> None:
         """A second use of one of these is then told that there is no such secret."""
         self._forget([self._known[known] for known in self._used if known in self._known])
+
+    def _forget_pages_until_there_is_room(self, secret: ClientSecret) -> None:
+        """The oldest first: a page uses its secret at once, and whoever only gathers them keeps out nobody."""
+        for known in [known for known in self._known.values() if known.by_page]:
+            if self._has_room(secret):
+                return
+            self._forget([known])
 
     def _forget(self, gone: list[ClientSecret]) -> None:
         for secret in gone:

@@ -144,7 +144,8 @@ async def _mint(request: Request) -> Response:
     asked = _secret_request(await read_body(request, MAX_SESSION_BYTES))
     session = read_session(asked.session)
     agent, locked = asked.agent or session.agent, bool(asked.locked)
-    if access_of(request).right is Right.PAGE_KEY:
+    by_page = access_of(request).right is Right.PAGE_KEY
+    if by_page:
         agent, locked = agent or DEFAULT_AGENT_NAME, True
         if set(session.session or ()) - PAGE_FIELDS or asked.locked is False:
             return _error(
@@ -158,7 +159,7 @@ async def _mint(request: Request) -> Response:
     shown = msgspec.to_builtins(_effective_session(gateway, begins))
     seconds = (asked.expires_after or _ExpiresAfter()).seconds
     kept = msgspec.json.encode(session.session) if session.session is not None else None
-    value, secret = _secrets(request).mint(seconds, session=kept, agent=agent, locked=locked)
+    value, secret = _secrets(request).mint(seconds, session=kept, agent=agent, locked=locked, by_page=by_page)
     expires_at = int(secret.expires_at)
     servers = ice_servers(
         gateway.settings.media, name=secret.id[:16], expires_at=expires_at + int(gateway.settings.max_call_s)

@@ -29,6 +29,20 @@ def test_a_secret_is_found_until_it_expires() -> None:
     assert secrets.find(value) is None
 
 
+def test_whoever_gathers_secrets_with_the_pages_key_keeps_out_nobody() -> None:
+    secrets = ClientSecrets(Clock(), max_secrets=3)
+    owners = secrets.mint(60)[0]
+    pages = [secrets.mint(60, by_page=True)[0] for _ in range(5)]
+    assert [secrets.find(value) is not None for value in pages] == [False, False, False, True, True]
+    for _ in range(2):
+        secrets.mint(60)
+    assert secrets.find(owners) is not None
+    assert not any(secrets.find(value) for value in pages)
+    for by_page in (True, False):
+        with pytest.raises(TooManySecrets):
+            secrets.mint(60, by_page=by_page)
+
+
 def test_the_value_is_not_kept() -> None:
     secrets = ClientSecrets(Clock())
     value, secret = secrets.mint(60)
