@@ -30,7 +30,7 @@ export class Transcript {
   /**
    * Take one server event.
    * @param {any} event
-   * @returns {string | null} the id of the entry that changed, or went
+   * @returns {string | null} the id of the entry that changed, or went (the oldest go unsaid, once there are too many)
    */
   apply(event) {
     switch (event.type) {
@@ -52,7 +52,7 @@ export class Transcript {
       case "conversation.item.deleted":
         return this.#drop(event.item_id);
       case "response.output_item.added":
-        this.spoken.set(event.response_id, event.item.id);
+        this.#speaks(event.response_id, event.item.id);
         return this.#change(event.item.id, "assistant", {});
       case "response.output_audio_transcript.delta":
       case "response.output_text.delta":
@@ -69,6 +69,15 @@ export class Transcript {
         return this.#retrieved(event.item);
       default:
         return null;
+    }
+  }
+
+  /** @param {string} responseId @param {string} itemId */
+  #speaks(responseId, itemId) {
+    this.spoken.set(responseId, itemId);
+    if (this.spoken.size > MOST_ENTRIES) {
+      const [oldest] = this.spoken.keys();
+      this.spoken.delete(oldest);
     }
   }
 

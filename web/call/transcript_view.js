@@ -7,6 +7,7 @@ import { pieces, Transcript } from "./transcript.js";
 
 /** How far from the end the reader may be and still be taken along. */
 const NEAR_END_PX = 80;
+const MOST_ANNOUNCED = 5;
 
 export class TranscriptView {
   /**
@@ -26,6 +27,9 @@ export class TranscriptView {
     this.nodes = new Map();
     /** The lines of the live region: a cut is told by more than one event. @type {Map<string, HTMLElement>} */
     this.announced = new Map();
+    /** Entries to be drawn with the next frame: words come faster than they can be seen. @type {Set<string>} */
+    this.changed = new Set();
+    this.frame = 0;
   }
 
   /** @param {string} [agent] who speaks from now on */
@@ -34,6 +38,7 @@ export class TranscriptView {
     this.transcript = new Transcript();
     this.nodes = new Map();
     this.announced = new Map();
+    this.changed.clear();
     this.places.list.replaceChildren();
     this.places.spoken.replaceChildren();
     this.places.empty.hidden = false;
@@ -44,20 +49,35 @@ export class TranscriptView {
   apply(event) {
     const id = this.transcript.apply(event);
     if (id === null) return;
-    const entry = this.transcript.entries.get(id);
-    const before = this.nodes.get(id);
-    if (entry && isShown(entry)) {
-      const node = this.#render(entry);
-      if (before) before.replaceWith(node);
-      else this.#place(entry.id, node);
-      this.nodes.set(id, node);
-      this.#speak(entry);
-    } else if (!entry) {
-      before?.remove();
+    this.changed.add(id);
+    this.frame ||= requestAnimationFrame(() => this.#draw());
+  }
+
+  #draw() {
+    this.frame = 0;
+    const { entries } = this.transcript;
+    for (const id of this.changed) {
+      const entry = entries.get(id);
+      if (entry && isShown(entry)) this.#show(entry);
+    }
+    this.changed.clear();
+    for (const [id, node] of this.nodes) {
+      if (entries.has(id)) continue;
+      node.remove();
       this.nodes.delete(id);
     }
     this.places.empty.hidden = this.nodes.size > 0;
     if (this.following) this.#toEnd();
+  }
+
+  /** @param {Entry} entry */
+  #show(entry) {
+    const before = this.nodes.get(entry.id);
+    const node = this.#render(entry);
+    if (before) before.replaceWith(node);
+    else this.#place(entry.id, node);
+    this.nodes.set(entry.id, node);
+    this.#speak(entry);
   }
 
   /**
@@ -104,7 +124,11 @@ export class TranscriptView {
     if (this.announced.has(entry.id)) return;
     this.announced.set(entry.id, line);
     this.places.spoken.append(line);
-    while (this.places.spoken.childElementCount > 5) this.places.spoken.firstElementChild?.remove();
+    for (const [id, old] of this.announced) {
+      if (this.announced.size <= MOST_ANNOUNCED) break;
+      old.remove();
+      this.announced.delete(id);
+    }
   }
 
   #isAtEnd() {
@@ -117,7 +141,7 @@ export class TranscriptView {
   }
 
   get turns() {
-    return this.nodes.size;
+    return [...this.transcript.entries.values()].filter(isShown).length;
   }
 }
 
