@@ -229,9 +229,9 @@ def test_a_greeting_is_no_turn(run: Run) -> None:
 
 
 def test_times_are_written_as_people_do(run: Run) -> None:
-    clocks = run("messages", "return given.at.map(m.clock);", at=[0, 999, 61_000, 3_600_000 + 62_000])
+    clocks = run("../numbers", "return given.at.map(m.clock);", at=[0, 999, 61_000, 3_600_000 + 62_000])
     assert clocks == ["0:00", "0:00", "1:01", "1:01:02"]
-    assert run("waterfall", "return given.at.map(m.duration);", at=[0.4, 511.6, 1_240]) == ["0 ms", "512 ms", "1.24 s"]
+    assert run("../numbers", "return given.at.map(m.duration);", at=[0.4, 511.6, 1_240]) == ["0 ms", "512 ms", "1.24 s"]
 
 
 def documented_codes() -> set[str]:

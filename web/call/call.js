@@ -3,7 +3,8 @@
  * context, listeners, timers), and closes all of it in one place, {@link Call#end}. It shows nothing.
  */
 
-import { askSecret, hangUp, placeCall, Refusal } from "./gateway.js";
+import { Refusal } from "../asking.js";
+import { askSecret, hangUp, placeCall } from "./gateway.js";
 import { keepAwake, NoMicrophone, openMicrophone, whyNoCalls } from "./microphone.js";
 import { Peer } from "./peer.js";
 
@@ -15,7 +16,7 @@ import { Peer } from "./peer.js";
  * @property {boolean} raw
  *
  * @typedef {object} CallListener
- * @property {(event: import("./states.js").CallEvent, more?: {retryAfterS?: number | null}) => void} moved
+ * @property {(event: import("./states.js").CallEvent, more?: {retryAfterS?: number}) => void} moved
  * @property {(event: any) => void} event a server event
  * @property {(code: string, on: boolean) => void} notice something the caller should know, until it is off
  * @property {(track: MediaStreamTrack) => void} microphone opened, or another one
@@ -62,7 +63,7 @@ export class Call {
       if (this.isOver) return;
       const known = error instanceof Refusal || error instanceof NoMicrophone;
       if (!known) console.error(error);
-      this.end(known ? error.code : "refused", { retryAfterS: error instanceof Refusal ? error.retryAfterS : null });
+      this.end(known ? error.code : "refused", { retryAfterS: error instanceof Refusal ? error.retryAfterS : 0 });
     }
   }
 
@@ -119,7 +120,7 @@ export class Call {
   /**
    * End the call, whatever it is doing. The first reason stands.
    * @param {string} reason
-   * @param {{retryAfterS?: number | null}} [more]
+   * @param {{retryAfterS?: number}} [more]
    */
   end(reason, more) {
     if (this.isOver) return;

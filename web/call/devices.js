@@ -1,7 +1,7 @@
 /** Which microphone and which speaker: the choice, remembered, and kept up to date as devices come and go. */
 
+import { recall, remember } from "../storage.js";
 import { element } from "./dom.js";
-import { recall, remember } from "./storage.js";
 
 /** @typedef {{field: HTMLElement, select: HTMLSelectElement}} Choice */
 

@@ -1,16 +1,14 @@
 /** Asking for the access key, where the gateway wants one. It is kept for this tab only, and never in an address. */
 
+import { Refusal, wantsKey } from "../asking.js";
+import { keptKey } from "../storage.js";
 import { byId, setText } from "./dom.js";
-import { listAgents, Refusal } from "./gateway.js";
+import { listAgents } from "./gateway.js";
 import { messageOf } from "./messages.js";
-import { accessKey, setAccessKey } from "./storage.js";
 
 /** @typedef {import("./gateway.js").Agent} Agent */
 
-const KEY_REFUSED = ["missing_api_key", "invalid_api_key", "key_out_of_scope"];
-
-/** Whether a refusal means that another key is needed. @param {string} code */
-export const wantsKey = (code) => KEY_REFUSED.includes(code);
+export const [accessKey, setAccessKey] = keptKey("offhook.key");
 
 /**
  * Come in: with the key of this tab, or none where none is needed, or the one a person types.

@@ -1,10 +1,12 @@
 /** The call page: puts its parts together and passes on what people do. */
 
+import { wantsKey } from "../asking.js";
+import { recall, remember } from "../storage.js";
 import { Call } from "./call.js";
 import { Devices } from "./devices.js";
 import { byId, element } from "./dom.js";
 import { Keypad } from "./keypad.js";
-import { comeIn, wantsKey } from "./login.js";
+import { accessKey, comeIn, setAccessKey } from "./login.js";
 import { messageOf } from "./messages.js";
 import { Meters } from "./meters.js";
 import { whyNoCalls } from "./microphone.js";
@@ -12,7 +14,6 @@ import { PhoneView } from "./phone_view.js";
 import { watchQuality } from "./quality.js";
 import { showQuality } from "./quality_view.js";
 import { IDLE, isLive, nextPhase, nextState } from "./states.js";
-import { accessKey, recall, remember, setAccessKey } from "./storage.js";
 import { showPhase, TranscriptView } from "./transcript_view.js";
 import { WaterfallView } from "./waterfall_view.js";
 
@@ -73,7 +74,7 @@ const keypad = new Keypad({ keys: byId("keys"), dialled: byId("dialled") }, (dig
   call?.dial(digit) ? call.audio : null,
 );
 
-/** @param {import("./states.js").CallEvent} event @param {{retryAfterS?: number | null}} [more] */
+/** @param {import("./states.js").CallEvent} event @param {{retryAfterS?: number}} [more] */
 function move(event, more) {
   const before = state;
   state = nextState(state, event);
@@ -219,7 +220,7 @@ function enter() {
       byId("waiting-text").textContent = text;
       const mayPass = refusal.status === 0 || refusal.status === 429 || refusal.status >= 500;
       byId("spinner").hidden = byId("waiting-on").hidden = !mayPass;
-      if (mayPass) setTimeout(enter, Math.max(RETRY_MS, (refusal.retryAfterS ?? 0) * 1000));
+      if (mayPass) setTimeout(enter, Math.max(RETRY_MS, refusal.retryAfterS * 1000));
     },
   }).finally(() => {
     if (phone.stage.dataset.state !== "waiting") byId("waiting").hidden = true;

@@ -125,7 +125,7 @@ const ALIASES = {
 
 /**
  * @param {string} code
- * @param {{retryAfterS?: number | null}} [more] how long the gateway asks to wait
+ * @param {{retryAfterS?: number}} [more] how long the gateway asks to wait
  * @returns {Message}
  */
 export function messageOf(code, more = {}) {
@@ -161,12 +161,4 @@ export function microphoneFailure(error) {
     default:
       return "not_supported";
   }
-}
-
-/** 75 seconds are "1:15". @param {number} milliseconds */
-export function clock(milliseconds) {
-  const seconds = Math.max(0, Math.floor(milliseconds / 1000));
-  const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
-  const two = (/** @type {number} */ n) => String(n).padStart(2, "0");
-  return h > 0 ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
 }

@@ -1,7 +1,8 @@
 /** The card with the button: what it shows in each state of a call, and the notices in it. */
 
+import { clock } from "../numbers.js";
 import { byId, element, icon, setIcon, setText } from "./dom.js";
-import { clock, messageOf } from "./messages.js";
+import { messageOf } from "./messages.js";
 import { showPhase } from "./transcript_view.js";
 
 /** @typedef {import("./states.js").CallState} CallState */
@@ -39,7 +40,7 @@ export class PhoneView {
 
   /**
    * @param {CallState} state
-   * @param {{turns: number, retryAfterS?: number | null}} more
+   * @param {{turns: number, retryAfterS?: number}} more
    */
   show(state, more) {
     const [live, inCall] = [["asking", "connecting", "in-call"].includes(state.name), state.name === "in-call"];
@@ -78,7 +79,7 @@ export class PhoneView {
     this.stage.dataset.tone = "";
   }
 
-  /** @param {Extract<CallState, {name: "ended"}>} state @param {{turns: number, retryAfterS?: number | null}} more */
+  /** @param {Extract<CallState, {name: "ended"}>} state @param {{turns: number, retryAfterS?: number}} more */
   #showEnd(state, more) {
     document.title = "Offhook · Call";
     const message = messageOf(state.reason, more);

@@ -129,8 +129,3 @@ function tickStep(longest) {
   const power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= rough) ?? 10 * power;
 }
-
-/** 512.4 is "512 ms", 1240 is "1.24 s". @param {number} ms */
-export function duration(ms) {
-  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`;
-}

@@ -1,7 +1,8 @@
 /** Draws the latency of each turn: the latest opened, the earlier ones folded to a line, all on one scale. */
 
+import { duration } from "../numbers.js";
 import { element, setText } from "./dom.js";
-import { duration, Turns } from "./waterfall.js";
+import { Turns } from "./waterfall.js";
 
 /** @typedef {import("./waterfall.js").Row} Row */
 

@@ -2,7 +2,8 @@
 
 import { element, icon, setText } from "../call/dom.js";
 import { STAGES, Turns } from "../call/waterfall.js";
-import { agentOf, causeOf, clock, milliseconds, moment, phaseOf, sentence, transportOf } from "./words.js";
+import { clock } from "../numbers.js";
+import { agentOf, causeOf, milliseconds, moment, phaseOf, sentence, transportOf } from "./words.js";
 
 /**
  * @typedef {import("./board.js").Call} Call

@@ -1,63 +1,21 @@
-/** What the console asks of the gateway. The key goes in a header, never in an address. */
+/** What the console asks of the gateway. */
 
-const STORED = "offhook.console-key";
+import { ask as askGateway } from "../asking.js";
+import { keptKey } from "../storage.js";
 
-/** The gateway's answer was no. `status` 0: there was no answer at all. */
-export class Refusal extends Error {
-  /** @param {string} code @param {number} status @param {number} [retryAfterS] */
-  constructor(code, status, retryAfterS = 0) {
-    super(code);
-    this.code = code;
-    this.status = status;
-    this.retryAfterS = retryAfterS;
-  }
+const [consoleKey, setConsoleKey] = keptKey("offhook.console-key");
 
-  get wantsKey() {
-    return ["missing_api_key", "invalid_api_key", "key_out_of_scope"].includes(this.code);
-  }
-}
+export const hasKey = () => consoleKey() !== null;
 
-/** @type {string | null} */
-let key = null;
-try {
-  key = sessionStorage.getItem(STORED);
-} catch {
-  // Storage is forbidden: the key lives as long as the page.
-}
-
-export const hasKey = () => key !== null;
-
-/** @param {string | null} value null forgets it */
-export function setKey(value) {
-  key = value;
-  try {
-    if (value === null) sessionStorage.removeItem(STORED);
-    else sessionStorage.setItem(STORED, value);
-  } catch {
-    // Not remembered, then.
-  }
-}
+export const setKey = setConsoleKey;
 
 /**
  * @param {string} path below /console/
- * @param {RequestInit} [options]
+ * @param {RequestInit & {headers?: Record<string, string>}} [options]
  * @returns {Promise<Response>}
- * @throws {Refusal}
+ * @throws {import("../asking.js").Refusal}
  */
-export async function ask(path, options = {}) {
-  /** @type {Record<string, string>} */
-  const headers = key === null ? {} : { Authorization: `Bearer ${key}` };
-  let response;
-  try {
-    response = await fetch(`/console/${path}`, { ...options, headers, cache: "no-store", credentials: "omit" });
-  } catch (error) {
-    if (options.signal?.aborted) throw error;
-    throw new Refusal("gateway_unreachable", 0);
-  }
-  if (response.ok) return response;
-  const body = await response.json().catch(() => null);
-  throw new Refusal(body?.error?.code ?? "refused", response.status, Number(response.headers.get("Retry-After")) || 0);
-}
+export const ask = (path, options) => askGateway(`/console/${path}`, consoleKey(), options);
 
 /** @param {string} query @param {string | null} after the last id there is already @param {AbortSignal} signal */
 export async function findCalls(query, after, signal) {

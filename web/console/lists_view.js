@@ -1,7 +1,8 @@
 /** The calls that are up, and those that ended: a line each, which opens. */
 
 import { element, icon, setText } from "../call/dom.js";
-import { agentOf, causeOf, clock, moment, phaseOf, transportOf } from "./words.js";
+import { clock } from "../numbers.js";
+import { agentOf, causeOf, moment, phaseOf, transportOf } from "./words.js";
 
 /**
  * @typedef {import("./board.js").Board} Board

@@ -1,12 +1,13 @@
 /** The console: puts its parts together and passes on what an operator does. */
 
+import { Refusal, wantsKey } from "../asking.js";
 import { byId, element, icon, setText } from "../call/dom.js";
 import { Board } from "./board.js";
 import { CallView } from "./call_view.js";
 import { confirm } from "./confirm.js";
 import { EnginesView } from "./engines_view.js";
 import { FiguresView } from "./figures_view.js";
-import { drain, hangUp, hasKey, readCall, Refusal, setKey } from "./gateway.js";
+import { drain, hangUp, hasKey, readCall, setKey } from "./gateway.js";
 import { LiveView, RecentView } from "./lists_view.js";
 import { Recent } from "./recent.js";
 import { Stream } from "./stream.js";
@@ -181,7 +182,7 @@ async function act(action) {
     notice("action", "warn", "");
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
-    if (error.wantsKey) return openLogin(error);
+    if (wantsKey(error.code)) return openLogin(error);
     if (error.code === "call_not_found") notice("action", "info", "That call has ended already");
     else notice("action", "bad", "That could not be done", WAITS[error.code]?.[0] ?? `The gateway says: ${error.code}.`);
   }

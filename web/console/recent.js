@@ -1,6 +1,7 @@
 /** Which ended calls are listed: looked for by the gateway, which knows what was said in them. */
 
-import { findCalls, Refusal } from "./gateway.js";
+import { Refusal } from "../asking.js";
+import { findCalls } from "./gateway.js";
 
 const TYPING_MS = 250;
 

@@ -3,7 +3,8 @@
  * of its place while nobody looks at the page.
  */
 
-import { ask, Refusal } from "./gateway.js";
+import { Refusal, wantsKey } from "../asking.js";
+import { ask } from "./gateway.js";
 
 const SILENT_MS = 15_000;
 const HIDDEN_MS = 60_000;
@@ -82,7 +83,7 @@ export class Stream {
     } catch (error) {
       if (this.reading !== reading) return;
       this.reading = null;
-      if (error instanceof Refusal && error.wantsKey) {
+      if (error instanceof Refusal && wantsKey(error.code)) {
         this.wanted = false;
         return this.listener.refused(error);
       }

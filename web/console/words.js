@@ -1,5 +1,7 @@
 /** The words for what the gateway has codes for, and how numbers are written. */
 
+import { duration } from "../numbers.js";
+
 /** @typedef {"ok" | "info" | "warn" | "bad"} Tone */
 
 /** @type {Record<string, [Tone, string]>} */
@@ -79,14 +81,6 @@ const TRANSPORTS = { websocket: "WebSocket", webrtc: "WebRTC", sip: "SIP" };
 /** @param {string} transport */
 export const transportOf = (transport) => TRANSPORTS[transport] ?? transport;
 
-/** @param {number} ms */
-export function clock(ms) {
-  const seconds = Math.floor(ms / 1000);
-  const two = (/** @type {number} */ value) => String(value).padStart(2, "0");
-  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
-  return hours ? `${hours}:${two(minutes)}:${two(seconds % 60)}` : `${minutes}:${two(seconds % 60)}`;
-}
-
 /** The time of day, and the day if it was another. @param {string} iso @param {number} now */
 export function moment(iso, now) {
   const at = new Date(iso);
@@ -96,10 +90,7 @@ export function moment(iso, now) {
 }
 
 /** @param {number | null | undefined} ms */
-export function milliseconds(ms) {
-  if (ms === null || ms === undefined) return "–";
-  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`;
-}
+export const milliseconds = (ms) => (ms === null || ms === undefined ? "–" : duration(ms));
 
 /** @param {number | null | undefined} share */
 export const percent = (share) => (share === null || share === undefined ? "–" : `${Math.round(share * 100)} %`);
