@@ -21,9 +21,7 @@ from tests.e2e.browser_rig import (
     SILENT,
     TAIL_MS,
     BrowserPage,
-    Chromium,
     artefacts,
-    chromium,
     ended_calls,
     plain,
     until,
@@ -57,20 +55,6 @@ def gateway() -> Iterator[LiveGateway]:
     stories = AgentSettings(instructions="You tell long stories.", max_output_tokens=120)
     with live_gateway("embedded", {"stories": stories}) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with chromium(tmp_path_factory.mktemp("microphone")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def caller(browser: Chromium) -> Iterator[BrowserPage]:
-    page = browser.page(viewport={"width": 1280, "height": 800})
-    yield page
-    page.page.context.close()
-    assert page.faults == []
 
 
 def heard_of(caller: BrowserPage, from_ms: float, until_ms: float) -> str:

@@ -31,7 +31,6 @@ from tests.e2e.browser_rig import (
     Chromium,
     artefacts,
     calls,
-    chromium,
     ended_at,
     ended_calls,
     hang_up,
@@ -88,20 +87,6 @@ class Scripted:
             engines, Settings(**{"preset": "null", "max_calls": 4, "agents": AGENTS, **settings})
         ) as here:
             yield here
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with chromium(tmp_path_factory.mktemp("microphone")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def caller(browser: Chromium) -> Iterator[BrowserPage]:
-    caller = browser.page(viewport={"width": 1280, "height": 800})
-    yield caller
-    caller.page.context.close()
-    assert caller.faults == []
 
 
 @pytest.fixture

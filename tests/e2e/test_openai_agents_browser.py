@@ -18,7 +18,7 @@ from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted import ScriptedStt
 from engines.tts.scripted import ScriptedTts
 from gateway.settings import Settings
-from tests.e2e.browser_rig import LEAD_MS, SILENT, TAIL_MS, BrowserPage, Chromium, chromium, ended_calls
+from tests.e2e.browser_rig import LEAD_MS, SILENT, TAIL_MS, BrowserPage, ended_calls
 from tests.e2e.openai_agents import connect, history, seen
 from tests.gateway.call_rig import Engines
 from tests.serving import served_beside
@@ -31,20 +31,6 @@ COST, STOP = "How much does it cost?", "Stop."
 STORY = (
     " ".join(first + second for first in "ba de fi go lu ma ne po".split() for second in "ka re ti so".split()) + "."
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with chromium(tmp_path_factory.mktemp("microphone")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def caller(browser: Chromium) -> Iterator[BrowserPage]:
-    caller = browser.page()
-    yield caller
-    caller.page.context.close()
-    assert caller.faults == []
 
 
 @contextlib.contextmanager
