@@ -7,7 +7,14 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Iterator
 
+import hypothesis
 import pytest
+
+# These machines are shared: how long an example takes says nothing of the code.
+hypothesis.settings.register_profile(
+    "shared-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("shared-machine")
 
 _GRACE_S = 2.0
 """How long a thread that was told to end may take."""
