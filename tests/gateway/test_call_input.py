@@ -20,6 +20,7 @@ from tests.gateway.call_rig import (
     hush,
     voice,
 )
+from tests.loop_turns import others
 from tests.virtual_time import virtual
 
 
@@ -27,15 +28,6 @@ from tests.virtual_time import virtual
 async def test_five_minutes_in_one_piece_hold_up_nobody() -> None:
     engines = Engines()
     rig = CallRig(PLAIN, engines)
-    turns = 0
-
-    async def neighbour() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other = asyncio.create_task(neighbour())
     deepest = 0
     feed = rig.call._caller._vad.feed
 
@@ -45,14 +37,13 @@ async def test_five_minutes_in_one_piece_hold_up_nobody() -> None:
         deepest = max(deepest, rig.call._caller._vad.backlog_samples)
 
     rig.call._caller._vad.feed = watched  # type: ignore[method-assign]
-    await rig.call.hear(np.concatenate([voice(60_000), hush(1_000)] * 5))
-    other.cancel()
-    assert turns >= 300, "a turn of the loop for each second of audio"
+    async with others() as other:
+        await rig.call.hear(np.concatenate([voice(60_000), hush(1_000)] * 5))
+    assert other.turns >= 300, "a turn of the loop for each second of audio"
     assert deepest <= 3 * 16_000 + 512
     assert rig.call._caller._ring.end_samples == 5 * 61 * 16_000
     assert len(rig.call._caller._ring._buffer) == 12 * 16_000
     await rig.end()
-    await asyncio.gather(other, return_exceptions=True)
 
 
 @virtual

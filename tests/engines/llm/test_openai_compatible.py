@@ -10,6 +10,7 @@ from engines.llm.openai_compatible import OpenAiLanguageModel
 from streaming.jobs import GenerationDone, Message, Token, Usage
 from tests.engines.http_server import Seen, Wire, serving
 from tests.engines.llm.chat import HELLO, USAGE, ask, in_turn, polite, say, silent, status, talking, words
+from tests.loop_turns import others
 
 
 async def test_tokens_come_as_they_are_made_with_their_cost() -> None:
@@ -238,20 +239,11 @@ async def test_a_burst_of_tokens_leaves_the_loop_to_others() -> None:
         await wire.end()
 
     async with talking(at_once) as (model, _):
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += 1
-
         heard = ask(model, max_tokens=4000)
         await heard.until(lambda: bool(heard.results))
-        other = asyncio.create_task(others())
-        await heard.done()
-        other.cancel()
-        assert turns >= 900 // 32
+        async with others() as other:
+            await heard.done()
+        assert other.turns >= 900 // 32
         assert len(heard.results) == 1001
 
 

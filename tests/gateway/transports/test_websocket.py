@@ -16,6 +16,7 @@ from gateway.transports.websocket import BLOCK_MS
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
 from tests.gateway.call_rig import Engines
 from tests.gateway.transports.fake_peer import ANNA, LONG, Peer, causes, finish, gateway_with, message, replying
+from tests.loop_turns import others
 from tests.virtual_time import virtual
 
 
@@ -189,24 +190,14 @@ async def test_the_longest_append_is_taken_in_turns_with_everybody_else() -> Non
     async with gateway_with(replying(LONG)) as (app, _):
         peer, neighbour = Peer(app), Peer(app)
         await peer.update(audio={"input": {"turn_detection": None}})
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        other = asyncio.create_task(others())
-        neighbour.send("response.create")
-        peer.send("input_audio_buffer.append", audio=base64.b64encode(bytes(MAX_APPEND_BYTES)).decode())
-        peer.send("input_audio_buffer.commit")
-        # The clock stands still while somebody is busy: the neighbour's lead is all that is due meanwhile.
-        await peer.expect("input_audio_buffer.committed")
-        other.cancel()
-        await asyncio.gather(other, return_exceptions=True)
+        async with others() as other:
+            neighbour.send("response.create")
+            peer.send("input_audio_buffer.append", audio=base64.b64encode(bytes(MAX_APPEND_BYTES)).decode())
+            peer.send("input_audio_buffer.commit")
+            # The clock stands still while somebody is busy: the neighbour's lead is all that is due meanwhile.
+            await peer.expect("input_audio_buffer.committed")
         blocks = MAX_APPEND_BYTES / 48 / BLOCK_MS
-        assert turns >= blocks
+        assert other.turns >= blocks
         assert len(neighbour.of("response.output_audio.delta")) == 15
         assert neighbour.of("response.created")
         await neighbour.expect("response.done")

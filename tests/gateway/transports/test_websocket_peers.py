@@ -14,6 +14,7 @@ from gateway.state import Gateway
 from gateway.transports.outbox import CONGESTED_BYTES, SEND_S, UNANSWERED_BYTES
 from streaming.notices import CommandFailed
 from tests.gateway.transports.fake_peer import ANNA, LONG, Peer, causes, finish, gateway_with, message, replying
+from tests.loop_turns import others
 from tests.virtual_time import virtual
 
 
@@ -99,21 +100,11 @@ async def test_a_flood_of_small_events_leaves_others_their_turn() -> None:
     async with gateway_with() as (app, _):
         peer = Peer(app)
         await peer.expect("session.created")
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        other = asyncio.create_task(others())
-        for number in range(1_000):
-            peer.send("conversation.item.retrieve", item_id="nothing", event_id=str(number))
-        await peer.expect("error", 1_000)
-        other.cancel()
-        await asyncio.gather(other, return_exceptions=True)
-        assert turns >= 1_000
+        async with others() as other:
+            for number in range(1_000):
+                peer.send("conversation.item.retrieve", item_id="nothing", event_id=str(number))
+            await peer.expect("error", 1_000)
+        assert other.turns >= 1_000
         await finish(peer)
 
 

@@ -16,6 +16,7 @@ from gateway.transports.webrtc.peer import LostCause, MediaPolicy
 from streaming.notices import CommandFailed
 from tests.gateway.call_rig import Engines
 from tests.gateway.transports.webrtc.browser_rig import ANNA, CALLS, browser_rig, hang_up
+from tests.loop_turns import others
 from tests.virtual_time import virtual
 
 
@@ -249,21 +250,10 @@ async def test_others_have_their_turn_between_the_keys_of_one_event() -> None:
         browser = await rig.dial()
         browser.come()
         await browser.expect("session.created")
-        turns, done = 0, asyncio.Event()
-
-        async def another() -> None:
-            nonlocal turns
-            while not done.is_set():
-                turns += 1
-                await asyncio.sleep(0)
-
-        beside = asyncio.create_task(another())
-        browser.say("offhook.dtmf", digits="#" * 32)
-        began = turns
-        await browser.expect("input_audio_buffer.dtmf_event_received", 32)
-        done.set()
-        await beside
-        assert turns - began >= 31
+        async with others() as other:
+            browser.say("offhook.dtmf", digits="#" * 32)
+            await browser.expect("input_audio_buffer.dtmf_event_received", 32)
+        assert other.turns >= 31
         await hang_up(rig, browser)
 
 
