@@ -12,6 +12,7 @@ import typer
 
 USAGE_ERROR = 2
 START_ERROR = 1
+INTERRUPTED = 130
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file; without it, offhook.toml if there is one.", dir_okay=False)
@@ -40,7 +41,10 @@ def application() -> typer.Typer:
 
 
 def main() -> None:
-    application()()
+    try:
+        application()()
+    except KeyboardInterrupt:  # before a command had begun; typer sees to those that have
+        raise SystemExit(INTERRUPTED) from None
 
 
 def _print_version(wanted: bool) -> None:

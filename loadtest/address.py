@@ -41,13 +41,18 @@ def call_address(url: str, agent: str | None) -> CallAddress:
     """
     parts = urlsplit(url)
     transport = _TRANSPORTS.get(parts.scheme)
-    if transport is None or not parts.netloc:
+    if transport is None or not parts.hostname or parts.port == 0:  # asking for a port that is none raises
         raise ValueError(f"not a ws://, wss://, http:// or https:// URL: {url}")
     path = parts.path if transport is Transport.WEBSOCKET else _calls_path(parts.path)
     query = parse_qsl(parts.query, keep_blank_values=True)
     if agent is not None:
         query = [(name, value) for name, value in query if name != "agent"] + [("agent", agent)]
     return CallAddress(transport, urlunsplit((parts.scheme, parts.netloc, path, urlencode(query), "")))
+
+
+def bearer(key: str) -> bytes:
+    """What the ``Authorization`` header says: as UTF-8, for beyond Latin-1 a header takes no text."""
+    return f"Bearer {key}".encode()
 
 
 def _calls_path(path: str) -> str:

@@ -209,9 +209,13 @@ class _Call:
 
     async def run(self) -> CallTape:
         self._log.note(self._wire.created, -1)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._hear())
-            tasks.create_task(self._speak())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._hear())
+                tasks.create_task(self._speak())
+        except asyncio.CancelledError:  # Ctrl-C: the other end need not find out by itself
+            await self._wire.hang_up()
+            raise
         over = self._ended or CallOver(EndCause.HANGUP)
         agent = self._wire.ear.heard()
         caller = np.concatenate(self._spoken) if self._spoken else agent[:0]

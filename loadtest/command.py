@@ -76,6 +76,8 @@ async def place_call(options: CallOptions) -> CallReport:
     """
     if (options.barge_in_after_ms is None) != (options.barge_in_text is None):
         raise CallUsageError("a barge-in needs both its time and its words")
+    if options.key is not None and not options.key.isprintable():
+        raise CallUsageError("a key is one line of printable text")
     if options.record is not None and not options.record.parent.is_dir():
         raise CallUsageError(f"cannot record to {options.record}: no such folder")
     try:

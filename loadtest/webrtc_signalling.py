@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import parse_qsl, urljoin, urlsplit
@@ -9,7 +11,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 import httpx
 import msgspec
 
-from loadtest.address import SECRETS_PATH, CallAddress
+from loadtest.address import SECRETS_PATH, CallAddress, bearer
 from loadtest.call import CallOver, CallPlan, EndCause
 from loadtest.refusal import refusal
 
@@ -40,7 +42,8 @@ class Signalling:
         self._bearer = plan.key
         self._location: str | None = None
         local = on_loopback(address.url)
-        self._http = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=not local)  # a proxy can't reach our loopback
+        # A proxy can't reach our loopback. Certificates are believed as for wss: (SSL_CERT_FILE).
+        self._http = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=not local, verify=ssl.create_default_context())
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -61,7 +64,7 @@ class Signalling:
     async def offer(self, sdp: str) -> str:
         """The answer's SDP. Raises :class:`CallOver`."""
         url = self._address.url
-        answer = await self._post(url, content=sdp.encode(), headers={"Content-Type": "application/sdp"})
+        answer = await self._post(url, content=sdp.encode(), headers={b"Content-Type": b"application/sdp"})
         location = answer.headers.get("Location")
         if location and urlsplit(whole := urljoin(url, location))[:2] == urlsplit(url)[:2]:
             self._location = whole  # the key goes to the server that was called, and to no other
@@ -82,18 +85,19 @@ class Signalling:
             if answer.status_code in _UNKNOWN:
                 answer = await self._http.delete(self._location, headers=self._headers(), timeout=_HANG_UP_S)
         except httpx.HTTPError as error:
-            return f"hang-up: {error or type(error).__name__}"
+            return f"hang-up: {str(error) or type(error).__name__}"
         return None if answer.is_success or answer.status_code in _UNKNOWN else f"hang-up: {answer.status_code}"
 
     async def _post(self, url: str, **content: object) -> httpx.Response:
-        headers: Mapping[str, str] = content.pop("headers", {})  # type: ignore[assignment]
+        headers: Mapping[bytes, bytes] = content.pop("headers", {})  # type: ignore[assignment]
         try:
-            answer = await self._http.post(url, headers={**self._headers(), **headers}, **content)  # type: ignore[arg-type]
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise CallOver(EndCause.REFUSED, f"no answer at {url}: {error or type(error).__name__}") from error
+            async with asyncio.timeout(_ANSWER_S):  # for all of it: httpx counts from one piece to the next
+                answer = await self._http.post(url, headers={**self._headers(), **headers}, **content)  # type: ignore[arg-type]
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            raise CallOver(EndCause.REFUSED, f"no answer at {url}: {str(error) or type(error).__name__}") from error
         if not answer.is_success:
             raise refusal(answer.status_code, answer.content, url, self._plan)
         return answer
 
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._bearer}"} if self._bearer else {}
+    def _headers(self) -> dict[bytes, bytes]:
+        return {b"Authorization": bearer(self._bearer)} if self._bearer else {}

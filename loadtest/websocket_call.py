@@ -13,6 +13,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
+from loadtest.address import bearer
 from loadtest.call import (
     CALL_RATE_HZ,
     SLOT_MS,
@@ -49,7 +50,7 @@ def encode_voice(plan: CallPlan) -> Voice:
 
 async def dial_websocket(plan: CallPlan, url: str) -> WebSocketWire:
     """Connect and wait for ``session.created``. Raises :class:`CallOver` if that did not come about."""
-    headers = {"Authorization": f"Bearer {plan.key}"} if plan.key else None
+    headers = {"Authorization": bearer(plan.key).decode("latin-1")} if plan.key else None
     voice = await asyncio.to_thread(encode_voice, plan)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -60,8 +61,8 @@ async def dial_websocket(plan: CallPlan, url: str) -> WebSocketWire:
             )
     except InvalidStatus as error:
         raise refusal(error.response.status_code, bytes(error.response.body or b""), url, plan) from error
-    except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
-        raise CallOver(EndCause.REFUSED, f"no answer at {url}: {error or type(error).__name__}") from error
+    except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
+        raise CallOver(EndCause.REFUSED, f"no answer at {url}: {str(error) or type(error).__name__}") from error
     try:
         created = await _first_event(connection)
     except BaseException:

@@ -27,11 +27,19 @@ def select_subprotocol(connection: HTTPConnection) -> str | None:
 def presented_key(connection: HTTPConnection) -> str | None:
     scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and credentials.strip():
-        return credentials.strip()
+        return _as_text(credentials.strip())
     for protocol in offered_subprotocols(connection):
         if protocol.startswith(_KEY_SUBPROTOCOL):
             return protocol.removeprefix(_KEY_SUBPROTOCOL)
     return None
+
+
+def _as_text(credentials: str) -> str:
+    """A header is bytes, which ASGI frameworks take for Latin-1; a key beyond ASCII comes as UTF-8, or as Latin-1."""
+    try:
+        return credentials.encode("latin-1").decode()
+    except UnicodeError:
+        return credentials
 
 
 def key_matches(presented: str, expected: str) -> bool:

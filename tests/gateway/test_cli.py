@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import gateway.server
 import gateway.telemetry.logs
 from engines import fetch
 from engines.api import EngineError
+from gateway import cli
 from gateway.cli import application, hearing_model
 from gateway.engine_settings import EngineSettings
 from gateway.server import StartError
@@ -129,6 +131,16 @@ def test_config_check_leaves_voices_to_the_weights_and_servers_that_only_they_kn
     own = '[engines]\ntts = ["openai-compatible"]\ntts_url = "http://127.0.0.1:1/v1"\ntts_voices = ["someone"]\n'
     (tmp_path / "my.toml").write_text(own + agent, "utf-8")
     assert "it has someone" in offhook("config", "check", "--config", "my.toml").stderr
+
+
+def test_an_interrupt_before_a_command_has_begun_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> typer.Typer:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "application", interrupted)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 130
 
 
 def test_config_keys() -> None:

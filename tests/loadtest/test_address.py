@@ -27,9 +27,15 @@ def test_what_is_called(url: str, agent: str | None, called: str) -> None:
     assert (address.transport is Transport.WEBRTC) == url.startswith("http")
 
 
-@pytest.mark.parametrize("url", ["ftp://h/", "h:80", "ws:///path", "http://", ""])
+@pytest.mark.parametrize("url", ["ftp://h/", "h:80", "ws:///path", "http://", "", "http://:80", "http://h:0"])
 def test_what_cannot_be_called(url: str) -> None:
     with pytest.raises(ValueError, match="not a ws://"):
+        call_address(url, None)
+
+
+@pytest.mark.parametrize("url", ["http://h:99999", "ws://h:x/", "http://[::1"])
+def test_what_is_no_url_at_all(url: str) -> None:
+    with pytest.raises(ValueError, match=r"[Pp]ort|IPv6"):
         call_address(url, None)
 
 

@@ -138,6 +138,8 @@ async def test_own_ears_hear_each_stretch(monkeypatch: pytest.MonkeyPatch, tmp_p
     [
         (CallOptions("ws://h/", barge_in_after_ms=1.0), "both"),
         (CallOptions("nonsense"), "nonsense"),
+        (CallOptions("http://h:99999"), "Port"),
+        (CallOptions("ws://h/", key="one\r\nX: another"), "one line"),
         (CallOptions("ws://h/", (PlayWav(Path("/nowhere/a.wav")),)), "/nowhere/a.wav"),
         (CallOptions("ws://h/", record=Path("/nowhere/a.wav")), "no such folder"),
         (CallOptions("ws://h/", ephemeral=True), "--ephemeral goes with http"),

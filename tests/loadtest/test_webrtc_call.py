@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import socket
 
 import pytest
 
-from loadtest import webrtc_call
+from loadtest import webrtc_call, webrtc_signalling
 from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
 from loadtest.realtime_call import place_realtime_call
@@ -101,6 +103,47 @@ async def test_the_key_is_shown_to_the_server_that_was_called_alone() -> None:
     )
     assert tape.end_cause is EndCause.HANGUP
     assert len(heard.requests) == 1
+
+
+async def test_a_key_beyond_ascii_goes_out_as_utf8() -> None:
+    tape, heard = await call(Script(replies=(200,)), line("hello"), key="ключ")
+    assert tape.end_cause is EndCause.HANGUP
+    assert [headers["authorization"] for _, _, headers, _ in heard.requests] == ["Bearer ключ"] * 2
+
+
+@pytest.mark.parametrize("when", ["ringing", "talking"])
+async def test_a_caller_who_is_interrupted_hangs_up(when: str) -> None:
+    async with webrtc_server(Script(replies=(5_000,)), Faults(silent_channel=when == "ringing")) as (url, heard):
+        calling = asyncio.create_task(place_realtime_call(CallPlan(url, (line("hello"),))))
+        async with asyncio.timeout(20):
+            while not (heard.offers if when == "ringing" else heard.frames):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        if when == "ringing":
+            await asyncio.sleep(0.2)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+    assert heard.requests[-1][1].endswith("/hangup")
+
+
+async def test_a_server_that_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 100000\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b"v")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        writer.close()
+
+    monkeypatch.setattr(webrtc_signalling, "_ANSWER_S", 0.3)
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        tape = await place_realtime_call(CallPlan(url, (line("hello"),)))
+    assert tape.end_cause is EndCause.REFUSED
+    assert tape.problem is not None
+    assert "TimeoutError" in tape.problem
 
 
 async def test_the_agent_may_hang_up() -> None:

@@ -14,14 +14,18 @@ KEY = "correct horse"
 
 
 def connection(
-    headers: dict[str, str] | None = None, *, scheme: str = "ws", subprotocols: tuple[str, ...] = ()
+    headers: dict[str, str] | None = None,
+    *,
+    charset: str = "utf-8",
+    scheme: str = "ws",
+    subprotocols: tuple[str, ...] = (),
 ) -> HTTPConnection:
     given = {"host": "127.0.0.1:8080", **(headers or {})}
     scope: dict[str, Any] = {
         "type": "websocket",
         "scheme": scheme,
         "path": "/v1/realtime",
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "headers": [(name.encode(), value.encode(charset)) for name, value in given.items()],
         "subprotocols": list(subprotocols),
     }
     return HTTPConnection(scope)
@@ -78,6 +82,15 @@ def test_with_a_key_any_host_name_will_do() -> None:
 )
 def test_the_key(headers: dict[str, str], subprotocols: tuple[str, ...], code: str | None) -> None:
     assert refusal(Settings(key=SecretStr(KEY)), headers, subprotocols=subprotocols) == code
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "ключ", "🔑 и ключ"])
+def test_a_key_beyond_ascii_comes_as_utf8_or_as_latin1(key: str) -> None:
+    settings = Settings(key=SecretStr(key))
+    assert refusal(settings, {"authorization": f"Bearer {key}"}) is None
+    assert refusal(settings, {"authorization": f"Bearer {key}x"}) == "invalid_api_key"
+    if key == "schlüssel":
+        assert refusal(settings, {"authorization": f"Bearer {key}"}, charset="latin-1") is None
 
 
 def test_a_key_does_not_open_the_door_to_other_origins() -> None:
