@@ -76,21 +76,29 @@ async def realtime(websocket: WebSocket) -> None:
         if await _accept(websocket):
             await _close(websocket, TRY_AGAIN_LATER, refused.code)
         return
+    guard: Guard = websocket.app.state.guard
     with admission:
         if secret is not None:
-            guard: Guard = websocket.app.state.guard
             try:
                 guard.secrets.use(secret)
             except AlreadyUsed:  # it was used while this call waited for its place
                 await websocket.send_denial_response(already_used().response())
                 return
-        await _answer(websocket, gateway, admission, begins, config)
+        try:
+            protocol, leg, call = _set_up(gateway, admission, begins, config)
+        except Exception as error:
+            if secret is not None:
+                guard.secrets.restore(secret)
+            if not isinstance(error, CallNotSetUp):
+                raise
+            await websocket.send_denial_response(JSONResponse(error.body, error.status))
+            return
+        await _answer(websocket, gateway, admission, protocol, leg, call)
 
 
-async def _answer(
-    websocket: WebSocket, gateway: Gateway, admission: Admission, begins: Beginning, config: SessionConfig
-) -> None:
-    """The call has its place: set it up, run it, and leave nothing behind whatever happens."""
+def _set_up(
+    gateway: Gateway, admission: Admission, begins: Beginning, config: SessionConfig
+) -> tuple[RealtimeProtocol, WebSocketLeg, Call]:
     agent_name = begins.agent
     protocol = open_protocol(
         gateway,
@@ -104,12 +112,20 @@ async def _answer(
     protocol.open()
     leg = WebSocketLeg(protocol)
     leg.flush()  # first of all: a call that comes in while the server stops is told goodbye as it is registered
-    try:
-        call = open_call(gateway, admission, transport="websocket", agent_name=agent_name, protocol=protocol, leg=leg)
-    except CallNotSetUp as refusal:  # say so, in place of an upgrade
-        await websocket.send_denial_response(JSONResponse(refusal.body, refusal.status))
-        return
+    call = open_call(gateway, admission, transport="websocket", agent_name=agent_name, protocol=protocol, leg=leg)
     leg.outbox.attach(call)
+    return protocol, leg, call
+
+
+async def _answer(
+    websocket: WebSocket,
+    gateway: Gateway,
+    admission: Admission,
+    protocol: RealtimeProtocol,
+    leg: WebSocketLeg,
+    call: Call,
+) -> None:
+    """The call is set up: run it, and leave nothing behind whatever happens."""
     structlog.contextvars.bind_contextvars(call=call.id)
     websocket.scope[ON_LOST] = partial(_lost, asyncio.get_running_loop(), call)
     try:

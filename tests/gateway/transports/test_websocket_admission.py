@@ -150,6 +150,29 @@ async def test_an_engine_that_takes_no_call_is_told_before_the_upgrade() -> None
 
 
 @virtual
+async def test_a_call_that_an_engine_did_not_take_leaves_its_client_secret_usable() -> None:
+    engines = Engines()
+
+    def raises(deliver: Any) -> Any:
+        raise ZeroDivisionError("an engine that breaks down")
+
+    async with gateway_with(engines) as (app, _):
+        value, _ = app.state.guard.secrets.mint(600)
+        bearer = {"authorization": f"Bearer {value}"}
+        opens, engines.vad.open = engines.vad.open, raises
+        with structlog.testing.capture_logs():
+            refused = Peer(app, headers=bearer)
+            await refused.ended()
+        engines.vad.open = opens
+        taken = Peer(app, headers=bearer)
+        await taken.expect("session.created")
+        again = Peer(app, headers=bearer)
+        await again.ended()
+        assert (refused.denied, taken.denied, again.denied) == (503, None, 401)
+        await finish(taken)
+
+
+@virtual
 async def test_a_call_that_comes_in_as_the_server_says_goodbye_hears_it_in_order() -> None:
     async with gateway_with() as (app, gateway):
         board = gateway.switchboard
