@@ -119,3 +119,30 @@ def test_a_gateway_that_starts_is_waited_for(rig: Rig) -> None:
     expect(page.locator("#call")).to_be_visible()
     expect(page.locator("#waiting")).to_be_hidden()
     rig.faults.clear()
+
+
+@pytest.mark.parametrize("body", ["<html>Welcome to our hotel</html>", "null"])
+def test_what_answers_in_the_gateways_place_is_no_gateway(rig: Rig, body: str) -> None:
+    rig.gateway.answers[AGENTS] = Answer(200, body)
+    page = rig.open()
+    expect(page.locator("#waiting")).to_contain_text("The gateway does not answer")
+    rig.gateway.answers.clear()
+    expect(page.locator("#call")).to_be_visible()  # it asks again by itself
+    rig.gateway.answers[SECRETS] = Answer(200, body)
+    page.click("#call")
+    expect(page.locator("#notices")).to_contain_text("The gateway does not answer")
+
+
+def test_nothing_of_the_phone_stays_while_the_gateway_is_waited_for(rig: Rig) -> None:
+    rig.page.add_init_script("sessionStorage.setItem('offhook.key', 'a key')")
+    page = rig.open()
+    expect(page.locator("#sign-out")).to_be_visible()
+    rig.gateway.answers[AGENTS] = Answer.refusal(503, "warming")
+    page.click("#sign-out")
+    expect(page.locator("#waiting")).to_contain_text("The gateway is starting")
+    for part in ("#phone", "#extras", "#sign-out", "#login"):
+        expect(page.locator(part)).to_be_hidden()
+    rig.gateway.answers.clear()
+    expect(page.locator("#call")).to_be_visible()
+    expect(page.locator("#waiting")).to_be_hidden()
+    rig.faults.clear()

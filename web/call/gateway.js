@@ -1,6 +1,6 @@
 /** The page's requests to the gateway: who can be called, a secret for one call, the call itself, its end. */
 
-import { ask } from "../asking.js";
+import { ask, askJson } from "../asking.js";
 
 /**
  * @typedef {{name: string, greeting: string, language: string}} Agent
@@ -17,8 +17,7 @@ const CALLS = "/v1/realtime/calls";
  * @throws {import("../asking.js").Refusal}
  */
 export async function listAgents(key, signal) {
-  const response = await ask("/v1/agents", key, { signal });
-  return (await response.json()).data;
+  return (await askJson("/v1/agents", key, { signal })).data ?? [];
 }
 
 /**
@@ -30,14 +29,13 @@ export async function listAgents(key, signal) {
  * @throws {import("../asking.js").Refusal}
  */
 export async function askSecret(key, agent, signal) {
-  const response = await ask(SECRETS, key, {
+  const body = await askJson(SECRETS, key, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     // "offhook": tell what the protocol has no event for, too: the times of each turn, the heard part of a cut one.
     body: JSON.stringify({ agent, session: { type: "realtime", include: ["offhook"] } }),
     signal,
   });
-  const body = await response.json();
   return { value: body.value, iceServers: body.ice_servers ?? [] };
 }
 

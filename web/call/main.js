@@ -207,15 +207,11 @@ function enter() {
   comeIn({
     done: ready,
     open: () => {
-      phone.stage.dataset.state = "login";
-      phone.stage.classList.remove("wide");
-      byId("login").hidden = false;
-      for (const id of ["phone", "talk", "extras", "sign-out", "skip"]) byId(id).hidden = true;
+      stayOutside("login");
     },
     failed: (refusal) => {
       const { title, text } = messageOf(refusal.code, refusal);
-      phone.stage.dataset.state = "waiting";
-      byId("waiting").hidden = false;
+      stayOutside("waiting");
       byId("waiting-title").textContent = title;
       byId("waiting-text").textContent = text;
       const mayPass = refusal.status === 0 || refusal.status === 429 || refusal.status >= 500;
@@ -225,6 +221,13 @@ function enter() {
   }).finally(() => {
     if (phone.stage.dataset.state !== "waiting") byId("waiting").hidden = true;
   });
+}
+
+/** @param {"login" | "waiting"} card what stands there instead of the phone */
+function stayOutside(card) {
+  phone.stage.dataset.state = card;
+  phone.stage.classList.remove("wide");
+  for (const id of ["login", "waiting", "phone", "talk", "extras", "sign-out", "skip"]) byId(id).hidden = id !== card;
 }
 
 /** @param {string} id @param {(on: boolean) => void} [then] a choice that is remembered */

@@ -1,6 +1,6 @@
 /** What the console asks of the gateway. */
 
-import { ask as askGateway } from "../asking.js";
+import { ask as askGateway, askJson } from "../asking.js";
 import { keptKey } from "../storage.js";
 
 const [consoleKey, setConsoleKey] = keptKey("offhook.console-key");
@@ -20,13 +20,13 @@ export const ask = (path, options) => askGateway(`/console/${path}`, consoleKey(
 /** @param {string} query @param {string | null} after the last id there is already @param {AbortSignal} signal */
 export async function findCalls(query, after, signal) {
   const parameters = new URLSearchParams({ q: query, ...(after === null ? {} : { after }) });
-  return (await ask(`calls?${parameters}`, { signal })).json();
+  return askJson(`/console/calls?${parameters}`, consoleKey(), { signal });
 }
 
 /** @param {string} id */
-export const readCall = async (id) => (await ask(`calls/${encodeURIComponent(id)}`)).json();
+export const readCall = (id) => askJson(`/console/calls/${encodeURIComponent(id)}`, consoleKey());
 
 /** @param {string} id */
 export const hangUp = (id) => ask(`calls/${encodeURIComponent(id)}/hangup`, { method: "POST" });
 
-export const drain = async () => (await ask("drain", { method: "POST" })).json();
+export const drain = () => ask("drain", { method: "POST" });

@@ -50,8 +50,7 @@ function told(event, what) {
     recent.refresh(0);
   }
   if (board.apply(event, what)) recent.refresh();
-  const wanted = location.hash.slice(1);
-  if (event === "snapshot" && wanted && board.openId === null) openCall(decodeURIComponent(wanted));
+  if (event === "snapshot" && board.openId === null) openNamed();
   else if (board.open && !board.open.whole) fetchCall(board.open.id);
   if (what.points || event === "snapshot") views.figures.draw(board);
   draw();
@@ -111,6 +110,18 @@ function notice(name, tone, title, text = "") {
   else byId("notices").append(made);
 }
 
+/** The call that the address names. */
+function openNamed() {
+  let name = "";
+  try {
+    name = decodeURIComponent(location.hash.slice(1));
+  } catch {
+    // Nothing that we have written.
+  }
+  const partOfThePage = document.getElementById(name) !== null;
+  if (name !== "" && !partOfThePage && name !== board.openId) openCall(name);
+}
+
 // --- one call -------------------------------------------------------------------------------------------------
 
 /** @param {string} id */
@@ -125,6 +136,8 @@ async function openCall(id) {
   if (board.openId === id) views.call.focus();
 }
 
+const NOT_KEPT = ["This call is not kept any more", "It ended too long ago, or the server was started anew."];
+const NOT_READ = ["This call cannot be read now", "Open it again in a moment."];
 const fetching = new Set();
 
 /** @param {string} id */
@@ -137,8 +150,9 @@ async function fetchCall(id) {
     notice("action", "warn", "");
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
-    if (board.openId === id && error.status === 404) {
-      notice("action", "warn", "This call is not kept any more", "It ended too long ago.");
+    if (board.openId === id && (error.status === 404 || !board.open)) {
+      const [title, text] = error.status === 404 ? NOT_KEPT : NOT_READ;
+      notice("action", "warn", title, text);
       closeCall();
     }
   } finally {
@@ -196,6 +210,8 @@ document.addEventListener("keydown", (event) => {
     byId("filter").focus();
   }
 });
+
+window.addEventListener("hashchange", openNamed);
 
 // Ages grow between two messages.
 setInterval(() => document.hidden || draw(), 1_000);

@@ -14,6 +14,8 @@ export class Recent {
     this.show = show;
     /** @type {any[]} */
     this.found = [];
+    this.hasMore = false;
+    this.query = "";
     /** @type {AbortController | null} */
     this.asking = null;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -36,6 +38,12 @@ export class Recent {
     this.show([], false, "");
   }
 
+  /** Who has asked for older calls keeps them while newer ones come. @param {any[]} page */
+  #olderThan(page) {
+    const last = this.found.findIndex(({ id }) => id === page.at(-1)?.id);
+    return last < 0 ? [] : this.found.slice(last + 1);
+  }
+
   /** @param {string | null} after */
   async #ask(after) {
     this.asking?.abort();
@@ -44,8 +52,11 @@ export class Recent {
     try {
       const { data, has_more: hasMore } = await findCalls(query, after, asking.signal);
       if (this.asking !== asking) return;
-      this.found = after === null ? data : [...this.found, ...data];
-      this.show(this.found, hasMore, query);
+      const older = after === null && query === this.query ? this.#olderThan(data) : [];
+      if (older.length === 0) this.hasMore = hasMore;
+      this.query = query;
+      this.found = [...(after === null ? [] : this.found), ...data, ...older];
+      this.show(this.found, this.hasMore, query);
     } catch (error) {
       // The stream says that the gateway is away, or that another key is needed.
       if (!(error instanceof Refusal) && !asking.signal.aborted) throw error;

@@ -65,6 +65,15 @@ export class Stream {
     }
   }
 
+  /** What cannot be shown must not end the stream, to begin it anew for ever. @param {string} event @param {string} data */
+  #tell(event, data) {
+    try {
+      this.listener.told(event, JSON.parse(data));
+    } catch (error) {
+      reportError(error);
+    }
+  }
+
   async #connect() {
     this.#stop();
     const reading = (this.reading = new AbortController());
@@ -77,7 +86,7 @@ export class Stream {
       for await (const { event, data } of events(response.body, reading)) {
         if (this.reading !== reading) return;
         if (event === "end") this.retryMs = AFTER_END_MS;
-        this.listener.told(event, JSON.parse(data));
+        this.#tell(event, data);
       }
       throw new Refusal("gateway_unreachable", 0);
     } catch (error) {
