@@ -246,20 +246,37 @@ class Answering:
             self.interrupt_tail(now)
 
     def truncate(self, item_id: str, audio_end_ms: int, now: float) -> bool:
-        """The client played only this much of a reply. False: no reply that is still known, or it has no such
-        position."""
+        """The client played only this much of a reply, and is told so; where the output buffer is ours a reply that is
+        not over ends with it. False: no reply that is still known, or it has no such position."""
         replies = (self.reply, *reversed(self._past))
         reply = next((r for r in replies if r is not None and r.item_id == item_id), None)
         played = reply.played(audio_end_ms) if reply is not None else None
         if reply is None or played is None:
             return False
+        if reply.config.owns_playout and reply in (self.reply, self._playback.tail):
+            self._stop_at(reply, played, now)
+            return True
         if reply is self.reply and self.held_at is not None:
             self._hold_at(reply, played)  # it may yet go on, from where the client really stopped
-            return True
-        if self._playback.tail is reply:
-            self._playback.tail = None
-        self.change(reply.truncate(played, now))
+        else:
+            if self._playback.tail is reply:
+                self._playback.tail = None
+            self.change(reply.truncate(played, now))
+        self._playback.tell_truncated(item_id, audio_end_ms)
         return True
+
+    def _stop_at(self, reply: Reply, samples: int, now: float) -> None:
+        """Silence a reply of which the client heard no more than this, nor more than was played."""
+        heard = min(samples, reply.heard_samples(now))
+        self.change(reply.truncate(heard, now))
+        sounded = self._playback.sounding is reply
+        if reply is self.reply:
+            self.drop_speculation()
+            self.interrupt_reply("client_cancelled", None, now)
+        else:
+            self.interrupt_tail(now)
+        if not sounded or self._playback.sounding is reply:  # else that it was silenced has been told, and where
+            self._playback.tell_truncated(reply.item_id, heard * 1000 // reply.config.output_rate_hz)
 
     # --- time -------------------------------------------------------------------------------------------------
 

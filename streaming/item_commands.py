@@ -8,7 +8,7 @@ from streaming.answering import Answering
 from streaming.conversation import Conversation, ItemError, PartKind
 from streaming.events import CreateItem, DeleteItem, RetrieveItem, TruncateItem
 from streaming.listening import Listening
-from streaming.notices import CommandFailed, ItemAdded, ItemDeleted, ItemRetrieved, ItemTruncated, Notice
+from streaming.notices import CommandFailed, ItemAdded, ItemDeleted, ItemRetrieved, Notice
 
 
 class ItemCommands:
@@ -59,9 +59,6 @@ class ItemCommands:
                 raise ItemError("invalid_truncate", "its audio is shorter than that, or long forgotten", "audio_end_ms")
         except ItemError as error:
             self._refuse(error, event.event_id)
-            return
-        told = self._conversation.get(event.item_id).text
-        self._notify(ItemTruncated(event.item_id, event.content_index, event.audio_end_ms, told))
 
     def _refuse(self, error: ItemError, event_id: str | None) -> None:
         self._notify(CommandFailed(error.code, str(error), error.param, event_id))

@@ -48,7 +48,11 @@ class Playback:
         self.clear()
         if reply.item_id in self._conversation:
             heard_ms = reply.heard_samples(now) * 1000 // reply.config.output_rate_hz
-            self._emit(Notify(ItemTruncated(reply.item_id, 0, heard_ms, reply.heard_text(now))))
+            self.tell_truncated(reply.item_id, heard_ms)
+
+    def tell_truncated(self, item_id: str, audio_end_ms: int) -> None:
+        """Of an item that is in the conversation: what it keeps."""
+        self._emit(Notify(ItemTruncated(item_id, 0, audio_end_ms, self._conversation.get(item_id).text)))
 
     def clear(self) -> None:
         """Silence, whoever sounded."""

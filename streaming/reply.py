@@ -287,7 +287,7 @@ class Reply:
 
     def cut(self, now: float) -> Item:
         """Stop at once. Returns the item as it was heard; :meth:`finish` tells the wire."""
-        heard = self.clock.heard_samples(now)
+        heard = self.heard_samples(now)
         item = self.item("incomplete", self.heard_text(now), cut=True)
         self._heard_override = heard
         self._emit(CancelEpoch(self.epoch))

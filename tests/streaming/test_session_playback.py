@@ -154,6 +154,76 @@ def test_a_clear_of_nothing_leaves_a_reply_that_is_yet_to_sound() -> None:
     assert playback(scene) == ["PlaybackStarted", "PlaybackStopped"]
 
 
+@pytest.mark.parametrize("config", [PLAIN, AGENT])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_truncate_of_what_sounds_silences_it(config: SessionConfig, held: bool) -> None:
+    """A client that hears the reply by RTP cannot stop it by itself. It may have heard less than was played."""
+    scene = talking(config)
+    if held and config is AGENT:
+        scene.speak("mm-hm", ms=100)
+        assert scene.session.state == "held"
+        scene.notices.clear()
+    (item_id,) = [item.id for item in scene.session.conversation.items if item.role == "assistant"]
+    epoch, sent = scene.sent[-1].epoch, len(scene.sent)
+    scene.feed(ev.TruncateItem(item_id, 0, 500))
+    assert scene.kinds() == ["OutputEnded", "ResponseDone", "PlaybackCleared", "ItemTruncated"]
+    done = scene.notices[1]
+    assert isinstance(done, nt.ResponseDone)
+    assert (done.response.status, done.response.reason) == ("cancelled", "client_cancelled")
+    cut = cut_of(scene)
+    assert (cut.item_id, cut.audio_end_ms, cut.text) == (item_id, 500, "One two")
+    scene.run(3_000)
+    assert not [frame for frame in scene.sent[sent:] if frame.epoch == epoch]
+    assert scene.session.conversation.get(item_id).text == "One two"
+
+
+def test_nobody_has_heard_more_than_was_played() -> None:
+    scene = talking(PLAIN, lead_ms=300)
+    item_id, sent_ms = scene.session.conversation.items[-1].id, scene.sent[-1].end * 1000 // 24_000
+    scene.feed(ev.TruncateItem(item_id, 0, sent_ms))
+    assert sent_ms - 300 <= cut_of(scene).audio_end_ms < sent_ms - 200
+
+
+def test_a_truncate_of_more_than_was_sent_is_refused_and_silences_nothing() -> None:
+    scene = talking(PLAIN)
+    scene.feed(ev.TruncateItem(scene.session.conversation.items[-1].id, 0, 60_000))
+    assert scene.kinds() == ["CommandFailed"]
+    scene.run(8_000)
+    assert playback(scene) == ["PlaybackStopped"]
+
+
+def test_a_truncate_after_the_response_was_done_cuts_what_is_still_heard() -> None:
+    scene = in_the_tail()
+    item_id = scene.session.conversation.items[-1].id
+    scene.feed(ev.TruncateItem(item_id, 0, 500))
+    assert scene.kinds() == ["PlaybackCleared", "ItemTruncated"]
+    assert (cut_of(scene).audio_end_ms, cut_of(scene).text) == (500, "One two")
+    scene.run(3_000)
+    assert scene.texts[-1] == ("assistant", "One two")
+    assert playback(scene) == ["PlaybackCleared"]
+
+
+def test_a_truncate_of_a_reply_that_is_yet_to_sound_ends_it() -> None:
+    scene = scene_of(PLAIN)
+    scene.feed(ev.CreateResponse())
+    scene.notices.clear()
+    scene.feed(ev.TruncateItem(scene.session.conversation.items[-1].id, 0, 0))
+    assert scene.kinds() == ["OutputEnded", "ResponseDone", "ItemTruncated"]
+    scene.run(7_000)
+    assert scene.sent == []
+    assert playback(scene) == []
+
+
+def test_a_truncate_of_what_was_heard_only_changes_the_conversation() -> None:
+    scene = scene_of(PLAIN)
+    scene.feed(ev.CreateResponse())
+    scene.run(8_000)
+    scene.notices.clear()
+    scene.feed(ev.TruncateItem(scene.session.conversation.items[-1].id, 0, 500))
+    assert scene.kinds() == ["ItemTruncated"]
+    assert scene.texts[-1] == ("assistant", "One two")
+
+
 def test_an_item_that_the_client_deleted_is_cleared_and_not_truncated() -> None:
     scene = talking(PLAIN)
     scene.feed(ev.DeleteItem(scene.session.conversation.items[-1].id))
