@@ -18,6 +18,7 @@ import structlog
 
 from engines.api import HEALTHY, EngineHealth, Overload
 from gateway.records.call_record import CallRecord
+from gateway.security.unconnected import Unconnected
 
 _log = structlog.get_logger(__name__)
 
@@ -28,8 +29,8 @@ HANG_UP_S = 2.0
 
 
 class Refused(Exception):  # noqa: N818 (an answer, not a defect)
-    """No call now. ``code`` is ``busy``, ``draining``, ``overloaded`` or ``engines_down``; over HTTP a 503, on a
-    WebSocket close 1013."""
+    """No call now. ``code`` is ``busy``, ``draining``, ``overloaded``, ``engines_down`` or ``too_many_unconnected``;
+    over HTTP a 503 (a 429 the last one), on a WebSocket close 1013."""
 
     code = "refused"
 
@@ -52,6 +53,12 @@ class EnginesDown(Refused):
     """A stage has no engine that works: the caller would hear nothing but apologies."""
 
     code = "engines_down"
+
+
+class TooManyUnconnected(Refused):
+    """Too many calls wait for their media: from where this one comes, or in all."""
+
+    code = "too_many_unconnected"
 
 
 class LiveCall(Protocol):
@@ -124,6 +131,10 @@ class Admission:
         self.call_id = call_id
         self._board = board
 
+    def connected(self) -> None:
+        """Its media is there, or comes no more: it is not one of the calls that wait for it. Twice is fine."""
+        self._board._unconnected.end(self)
+
     def __enter__(self) -> Admission:
         return self
 
@@ -152,6 +163,7 @@ class Switchboard:
         self._worker = worker
         self._random_id = random_id
         self._health = health
+        self._unconnected = Unconnected(max_calls)
         self._admitted: set[Admission] = set()
         self._calls: dict[str, LiveCall] = {}
         self._empty = asyncio.Event()
@@ -175,10 +187,25 @@ class Switchboard:
     def new_call_id(self, kind: str = "call") -> str:
         return f"{kind}_{self._worker}_{self._random_id()}"
 
-    async def admit(self, kind: str = "call") -> Admission:
-        """Take a place for a call whose id begins with ``kind``. Raises :class:`Refused` at once."""
+    async def admit(self, kind: str = "call", *, unconnected_from: str | None = None) -> Admission:
+        """Take a place for a call whose id begins with ``kind``. ``unconnected_from`` is the address that a call comes
+        from whose media may never come: so many may wait for it (:meth:`Admission.connected`). Raises
+        :class:`Refused` at once."""
         self._refuse_when_draining()
         self._refuse_when_unable()
+        admission = Admission(self, self.new_call_id(kind))
+        if unconnected_from is not None and not self._unconnected.begin(admission, unconnected_from):
+            raise self._refuse(TooManyUnconnected("too many calls wait for their media; try again in a while"))
+        try:
+            await self._take_place()
+        except BaseException:
+            self._unconnected.end(admission)
+            raise
+        self._admitted.add(admission)
+        self._empty.clear()
+        return admission
+
+    async def _take_place(self) -> None:
         if not await self._places.take():
             raise self._refuse(Busy("every line is taken; try again in a while"))
         try:
@@ -186,10 +213,6 @@ class Switchboard:
         except Draining:
             self._places.give_back()
             raise
-        admission = Admission(self, self.new_call_id(kind))
-        self._admitted.add(admission)
-        self._empty.clear()
-        return admission
 
     def _refuse_when_draining(self) -> None:
         if self.draining:
@@ -220,6 +243,7 @@ class Switchboard:
         if admission not in self._admitted:
             return
         self._admitted.remove(admission)
+        self._unconnected.end(admission)
         self._places.give_back()
         if not self._admitted:
             self._empty.set()

@@ -113,6 +113,7 @@ const ALIASES = {
   key_out_of_scope: "invalid_api_key",
   too_many_attempts: "rate_limited",
   too_many_client_secrets: "overloaded",
+  too_many_unconnected: "busy",
   engine_failed: "engines_down",
   no_media_port: "busy",
   answer_timeout: "refused",

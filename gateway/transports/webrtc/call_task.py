@@ -65,7 +65,7 @@ async def answer_call(
     """Take the offer, give the answer (or what forbids it) to ``answer``, and run the call to its end."""
     with admission:
         structlog.contextvars.bind_contextvars(call=admission.call_id)
-        listener = PeerListener(gateway)
+        listener = PeerListener(gateway, admission)
         peer = make_peer(listener)
         try:
             call = await _set_up(gateway, admission, offered, peer, listener, answer)
@@ -126,6 +126,7 @@ async def _run(call: Call, peer: Peer, listener: PeerListener) -> None:
             talking = tasks.create_task(_talk(call, listener), name="talk")
             answering = tasks.create_task(_answer(call, listener), name="answer")
             await call.finished.wait()
+            listener.over()
             receiving.cancel()
             answering.cancel()
             leg.outbox.close()
@@ -192,8 +193,9 @@ async def _flushed(peer: Peer) -> None:
 class PeerListener:
     """What the peer tells of goes to the call, if there is one yet. (``PeerEvents`` of the media peer.)"""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, admission: Admission) -> None:
         self._metrics = gateway.metrics
+        self._admission = admission
         self._call: Call | None = None
         self._inbox: deque[str | None] = deque()
         self._inbox_chars = 0
@@ -211,6 +213,10 @@ class PeerListener:
         self._call = None
         self._inbox.clear()
 
+    def over(self) -> None:
+        """The call waits for its media no more: its last events may still take a moment."""
+        self._admission.connected()
+
     async def next_message(self) -> str | None:
         """None for a binary one."""
         while not self._inbox:
@@ -223,6 +229,7 @@ class PeerListener:
     # --- the peer's side: none of these block, none raise ---------------------------------------------------------
 
     def connected(self) -> None:
+        self._admission.connected()
         self.media.set()
 
     def channel_open(self) -> None:

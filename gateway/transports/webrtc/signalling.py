@@ -32,7 +32,7 @@ from gateway.security.client_secrets import (
 from gateway.security.guard import CALLS_PATH, SECRETS_PATH, Guard, Right, access_of, already_used, error_body
 from gateway.security.keys import presented_key
 from gateway.state import Gateway
-from gateway.switchboard import Refused
+from gateway.switchboard import Refused, TooManyUnconnected
 from gateway.transports.webrtc.call_task import AnswerTimeout, MakePeer, Offered, answer_call
 from gateway.transports.webrtc.ice_servers import ice_servers
 from gateway.transports.webrtc.offer import MAX_SDP_BYTES, BadOffer
@@ -101,6 +101,8 @@ async def _answered(work: Any) -> Response:
         return _error(404, error.code, str(error), param="agent")
     except AlreadyUsed:
         return already_used().response()
+    except TooManyUnconnected as refused:
+        return _refusal(refused.code, str(refused), status=429, type_="rate_limit_error")
     except Refused as refused:
         return _refusal(refused.code, str(refused))
     except TooManySecrets as refused:
@@ -114,9 +116,9 @@ async def _answered(work: Any) -> Response:
     return response
 
 
-def _refusal(code: str, message: str) -> JSONResponse:
-    body = error_body(code, message[:1].upper() + message[1:] + ".", type_="server_error")
-    return JSONResponse(body, 503, {"Retry-After": str(RETRY_AFTER_S.get(code, 5))})
+def _refusal(code: str, message: str, *, status: int = 503, type_: str = "server_error") -> JSONResponse:
+    body = error_body(code, message[:1].upper() + message[1:] + ".", type_=type_)
+    return JSONResponse(body, status, {"Retry-After": str(RETRY_AFTER_S.get(code, 5))})
 
 
 # --- client secrets -------------------------------------------------------------------------------------------
@@ -216,21 +218,30 @@ async def _place_call(request: Request, make_peer: MakePeer) -> Response:
     if secret is not None:
         _secrets(request).use(secret)
     try:
-        return await _open_call(gateway, Offered(sdp, begins, config), secret, make_peer)
+        return await _open_call(request, Offered(sdp, begins, config), secret, make_peer)
     except BaseException:
         if secret is not None:
             _secrets(request).restore(secret)
         raise
 
 
-async def _open_call(gateway: Gateway, offered: Offered, secret: ClientSecret | None, make_peer: MakePeer) -> Response:
-    admission = await gateway.switchboard.admit("rtc")
+async def _open_call(request: Request, offered: Offered, secret: ClientSecret | None, make_peer: MakePeer) -> Response:
+    gateway = _gateway(request)
+    admission = await gateway.switchboard.admit("rtc", unconnected_from=_limited_address(request))
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     work = answer_call(gateway, admission, offered, make_peer, answer)
     gateway.desk.start(admission.call_id, work, opener=secret.id if secret is not None else None)
     sdp = await answer
     headers = {"Location": f"{CALLS_PATH}/{admission.call_id}", **NO_STORE}
     return Response(sdp, 201, headers, media_type="application/sdp")
+
+
+def _limited_address(request: Request) -> str | None:
+    """Where an offer comes from. None where that is not held against it: the key places as many calls as there are
+    places (a load test does), for whoever has it can end every call anyway."""
+    if access_of(request).right is Right.KEY:
+        return None
+    return request.client.host if request.client is not None else ""
 
 
 async def _read_offer(request: Request) -> tuple[str, GivenSession] | None:

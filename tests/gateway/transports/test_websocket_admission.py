@@ -178,8 +178,8 @@ async def test_a_call_that_comes_in_as_the_server_says_goodbye_hears_it_in_order
         board = gateway.switchboard
         admit = board.admit
 
-        async def late(kind: str = "call") -> Any:
-            admission = await admit(kind)
+        async def late(kind: str = "call", *, unconnected_from: str | None = None) -> Any:
+            admission = await admit(kind, unconnected_from=unconnected_from)
             board._stage = _Stage.FAREWELL
             return admission
 

@@ -108,7 +108,7 @@ async def test_it_opens_one_call() -> None:
     async with browser_rig(settings=KEYED.model_copy(update={"client_secrets_reusable": True})) as rig:
         bearer = f"Bearer {(await rig.mint('full')).json()['value']}"
         for _ in range(3):
-            await rig.dial(authorization=bearer)
+            (await rig.dial(authorization=bearer)).connect()
         await finish(rig)
 
 
@@ -123,7 +123,7 @@ async def test_it_may_be_bound_to_an_agent() -> None:
             other = Peer(rig.app, "agent=default", headers={"authorization": bearer})
             await other.ended()
             assert (other.denied, json.loads(other.denial)["error"]["code"]) == (403, "agent_mismatch")
-            await rig.dial("?agent=anna", authorization=bearer)
+            (await rig.dial("?agent=anna", authorization=bearer)).connect()
         free = (await rig.mint("full")).json()["value"]
         await rig.dial("?agent=anna", authorization=f"Bearer {free}")
         assert {record.agent for record in rig.gateway.switchboard.calls()} == {"anna"}
