@@ -168,7 +168,7 @@ def _reaching(to: str) -> Iterator[Any]:
     try:
         import huggingface_hub
     except ImportError:
-        raise EngineError("missing_extra", "models of a hub need its client: pip install 'offhook[embedded]'") from None
+        raise EngineError("missing_extra", "models of a hub need its client: pip install -e '.[embedded]'") from None
     try:
         yield huggingface_hub
     except (EngineError, fetch.CancelledFetchError):

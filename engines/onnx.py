@@ -20,7 +20,7 @@ def open_session(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise EngineError("missing_extra", "onnxruntime is missing: pip install 'offhook[embedded]'") from None
+        raise EngineError("missing_extra", "onnxruntime is missing: pip install -e '.[embedded]'") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

@@ -94,7 +94,7 @@ def load_reference(reference: str) -> Any:
 
 
 def missing_extra(spec: BackendSpec, package: str) -> EngineError:
-    message = f"the backend {spec.name!r} needs {package}: pip install 'offhook[{spec.extra}]'"
+    message = f"the backend {spec.name!r} needs {package}: pip install -e '.[{spec.extra}]'"
     if package == "mlx_whisper" and sys.platform == "linux":  # as pyproject.toml says
         message += ", then pip install --no-deps mlx-whisper"
     return EngineError("missing_extra", message)

@@ -4,6 +4,7 @@ an operator looks once something has happened."""
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -111,8 +112,8 @@ def _lanes(health: EngineHealth) -> Iterator[tuple[str, LaneHealth]]:
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Nearest rank."""
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1) if ordered else None
+    """Nearest rank: the least value that ``share`` of all are no greater than."""
+    return round(ordered[math.ceil(share * len(ordered)) - 1], 1) if ordered else None
 
 
 async def keep_history(

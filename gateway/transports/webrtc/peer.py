@@ -141,8 +141,8 @@ class MediaPeer:
             malformed=receiver.malformed + self._rejected,
             resyncs=counts.resyncs,
             concealed_ms=receiver.concealed_ticks // 48,
-            jitter_ms=receiver.jitter_ms,
-            rtt_ms=reports.rtt_ms,
+            jitter_ms=round(receiver.jitter_ms, 1),
+            rtt_ms=None if reports.rtt_ms is None else round(reports.rtt_ms, 1),
             far_lost=reports.far_lost,
         )
 

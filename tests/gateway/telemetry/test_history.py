@@ -44,8 +44,18 @@ def test_percentiles_are_those_of_the_last_minute() -> None:
     history.sample(2, HEALTHY)
     clock.now_s += RESPONSES_S + 1
     history.sample(0, HEALTHY)
-    assert [(point.p50_ms, point.p95_ms) for point in history.since(0)] == [(None, None), (600, 1_000), (None, None)]
+    assert [(point.p50_ms, point.p95_ms) for point in history.since(0)] == [(None, None), (500, 1_000), (None, None)]
     assert [point.lag_ms for point in history.since(0)] == [0, 20, 0]
+
+
+def test_the_median_of_two_is_the_lesser() -> None:
+    clock = Clock()
+    history = History(clock, clock)
+    for took_ms in (3_000, 700):
+        history.responded(took_ms)
+    history.sample(1, HEALTHY)
+    point = history.since(0)[0]
+    assert (point.p50_ms, point.p95_ms) == (700, 3_000)
 
 
 def test_it_is_bounded() -> None:
