@@ -9,7 +9,7 @@ from gateway.security.listening import is_loopback
 from gateway.security.rate_limit import source_of
 
 PER_SOURCE = 4
-"""At most: a person places one call at a time, and several may sit behind one address. Each connects within a second."""
+"""At most: several people may sit behind one address, and the call of each connects within a second."""
 
 
 class Unconnected:
