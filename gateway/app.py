@@ -38,7 +38,7 @@ from gateway.telemetry.history import History, keep_history
 from gateway.telemetry.metrics import CONTENT_TYPE, Metrics, measure_loop_lag
 from gateway.transports.webrtc import signalling
 from gateway.transports.webrtc.call_task import MakePeer
-from gateway.transports.webrtc.peers import peer_maker
+from gateway.transports.webrtc.peers import peer_maker, warm_tls
 from gateway.transports.websocket import realtime
 
 _log = structlog.get_logger(__name__)
@@ -188,6 +188,7 @@ async def _assemble(settings: Settings, engines: EngineSet, strict: bool) -> Gat
     metrics.watch_engines(engines.health)
     phrases = Phrases()
     await phrases.prepare(_known_phrases(settings, agents, engines), engines.tts)
+    await asyncio.to_thread(warm_tls)
     return Gateway(settings, engines, agents, switchboard, recent, metrics, phrases, strict, history=history)
 
 

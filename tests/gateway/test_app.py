@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,7 @@ from gateway.app import Startup, create_app
 from gateway.records.call_record import CallRecord
 from gateway.settings import AgentSettings, ConfigurationError, Settings
 from gateway.state import Gateway
+from gateway.transports.webrtc.peers import warm_tls
 from streaming.turn_times import TurnTimes
 
 NULL = Settings(preset="null", max_calls=2)
@@ -45,6 +47,19 @@ async def warm(settings: Settings = NULL) -> AsyncIterator[tuple[httpx.AsyncClie
     async with serving(app) as client:
         assert (await settled(app)).error is None
         yield client, app.state.gateway
+
+
+async def test_the_first_call_finds_its_tls_warm_and_the_loop_did_not_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def warmed() -> None:
+        warm_tls()
+        threads.append(threading.get_ident())
+
+    monkeypatch.setattr(gateway.app, "warm_tls", warmed)
+    async with warm():
+        assert len(threads) == 1
+        assert threads != [threading.get_ident()]
 
 
 class SlowEngines:

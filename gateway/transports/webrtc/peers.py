@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+from aiortc import RTCCertificate
+from aiortc.rtcdtlstransport import SRTP_PROFILES
+
 from gateway.security.listening import is_loopback
 from gateway.settings import Settings
 from gateway.state import Gateway
@@ -14,6 +17,12 @@ from gateway.transports.webrtc.peer import IceServer, MediaPeer, MediaPolicy
 
 OUR_TURN_NAME = "gateway"
 """In the TURN server's log."""
+
+
+def warm_tls() -> None:
+    """Make what each call's DTLS needs once, and let it go: OpenSSL's first certificate and context take 7 ms, which
+    the first call would take of the event loop; later ones take half of one. For a thread."""
+    RTCCertificate.generateCertificate()._create_ssl_context(SRTP_PROFILES)
 
 
 def peer_maker(gateway: Gateway) -> MakePeer:

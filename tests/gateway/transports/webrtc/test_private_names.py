@@ -31,6 +31,7 @@ FUNCTIONS = {
     aioice.ice.StunProtocol.datagram_received: ["self", "data", "addr"],
     aiortc.rtcicetransport.connection_kwargs: ["servers"],
     aiortc.rtp.is_rtcp: ["msg"],
+    RTCCertificate._create_ssl_context: ["self", "srtp_profiles"],
     RTCDtlsTransport._set_role: ["self", "role"],
     RTCDtlsTransport._send_rtp: ["self", "data"],
     RTCDtlsTransport._send_data: ["self", "data"],
