@@ -108,3 +108,20 @@ async def test_a_record_that_cannot_be_read_says_so_and_opens_nothing() -> None:
         await expect(page.locator("#detail")).to_contain_text(call_id)
         await expect(page.locator("#notices")).to_be_empty()
         console.faults.clear()  # the browser notes the request that failed
+
+
+async def test_what_a_call_does_has_a_word_and_a_long_name_stays_within_the_page() -> None:
+    async with opened(viewport={"width": 360, "height": 740}) as console, calling(console.here.gateway) as call:
+        page = console.page
+        call.record.agent = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerk" * 4
+        await page.goto(f"{console.here.url}/console")
+        words = {"held": "Caller cuts in", "thinking": "Thinking", "waiting": "Listening", "hearing": "Caller speaks"}
+        for phase, word in words.items():
+            call.record.phase = phase
+            await expect(console.row(call).locator(".phase")).to_have_text(word)
+        await page.get_by_role("button", name=f"Hang up {call.id}").click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert await page.evaluate(
+            "(({ scrollWidth, clientWidth }) => scrollWidth <= clientWidth)(document.querySelector('dialog'))"
+        )

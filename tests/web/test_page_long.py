@@ -44,3 +44,22 @@ def test_what_comes_between_two_frames_is_drawn_once(rig: Rig) -> None:
     page.wait_for_function("() => held.length > 0")
     page.evaluate("nextFrame()")
     expect(page.locator("#turns .said").last).to_have_text("Thank you.")
+
+
+LONG_WORD = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
+
+
+@pytest.mark.parametrize("width", [320, 640])
+def test_long_words_stay_within_the_page(rig: Rig, width: int) -> None:
+    rig.page.set_viewport_size({"width": width, "height": 740})
+    rig.gateway.agents = [{"name": f"{LONG_WORD}" * 4, "greeting": f"Hier ist die {LONG_WORD}.", "language": "de"}]
+    page = rig.open()
+    expect(page.locator("#greeting")).to_contain_text(LONG_WORD)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    expect(page.locator("#call")).to_be_in_viewport(ratio=1)
+    page.click("#call")
+    page.wait_for_selector('#stage[data-state="in-call"]')
+    rig.gateway.send(*said("u1", f"Ist dort die {LONG_WORD}?"), *answered("r1", "i1", f"Ja, die {LONG_WORD}."))
+    expect(page.locator("#turns .said")).to_have_count(2)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("scroller.scrollWidth <= scroller.clientWidth")

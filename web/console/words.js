@@ -67,7 +67,13 @@ export function sentence(code) {
 export const agentOf = (summary) => summary.agent ?? "no agent";
 
 /** @type {Record<string, string>} */
-const PHASES = { hearing: "Caller speaks", thinking: "Thinking", speaking: "Agent speaks", waiting: "Listening" };
+const PHASES = {
+  hearing: "Caller speaks",
+  held: "Caller cuts in",
+  thinking: "Thinking",
+  speaking: "Agent speaks",
+  waiting: "Listening",
+};
 
 /** What a live call does. @param {any} summary */
 export function phaseOf(summary) {
