@@ -66,6 +66,7 @@ def open_protocol(
         defaults=SessionDefaults(config, gateway.engines.tts.voices, agent=agent_name is not None),
         new_id=new_id,
         now_s=time.time,
+        count=gateway.metrics.count,
         media=media,
     )
 

@@ -19,7 +19,7 @@ from gateway.realtime.client_events import ParsedEvent, parse_event
 from gateway.realtime.errors import ProtocolError, Rejected
 from gateway.realtime.items import read_item
 from gateway.realtime.responses import read_options
-from gateway.realtime.session_lock import refuse_event, show_locked
+from gateway.realtime.session_lock import IGNORED, open_fields, refuse_event, refuse_session, show_locked
 from gateway.realtime.session_object import Locks, Session, SessionDefaults, WireFormat, merge
 from gateway.realtime.session_patch import EXTENSIONS, SessionPatch
 from streaming.config import ResponseOptions, SessionConfig
@@ -86,8 +86,9 @@ Inbound = (
 class RealtimeProtocol:
     """Both directions of one session. ``new_id(kind)`` gives a unique id such as ``event_…``; ``now_s`` is Unix time.
 
-    ``call_id`` is shown as the session's id, ``model`` as its model. ``media``: audio goes beside the events, by RTP
-    (WebRTC, SIP), so none comes or goes in them; the output buffer is the gateway's, and its events tell of it.
+    ``count`` is told by name what is to be counted. ``call_id`` is shown as the session's id, ``model`` as its model.
+    ``media``: audio goes beside the events, by RTP (WebRTC, SIP), so none comes or goes in them; the output buffer is
+    the gateway's, and its events tell of it.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class RealtimeProtocol:
         defaults: SessionDefaults,
         new_id: Callable[[str], str],
         now_s: Callable[[], float],
+        count: Callable[[str], None],
         media: bool = False,
     ) -> None:
         self._call_id = call_id
@@ -105,6 +107,7 @@ class RealtimeProtocol:
         self._defaults = defaults
         self._new_id = new_id
         self._now_s = now_s
+        self._count = count
         self._media = media
         self._expires_at_s = int(now_s() + defaults.config.max_call_s)
         self._conversation_id = new_id("conv")
@@ -143,7 +146,7 @@ class RealtimeProtocol:
             raise Rejected(parsed.code, parsed.message, parsed.param)
         assert isinstance(parsed, client.SessionUpdate)
         if self._locked:
-            refuse_event(parsed)
+            refuse_session(parsed.session)
         self._merge(parsed.session)
 
     def lock(self) -> None:
@@ -229,7 +232,10 @@ class RealtimeProtocol:
         return [AppendAudio(audio)]
 
     def _update(self, event: client.SessionUpdate) -> Configure:
-        self._merge(event.session)
+        patch = open_fields(event.session) if self._locked else event.session
+        self._merge(patch)
+        if patch != event.session:
+            self._count(IGNORED)
         self._send_session("session.updated")
         return Configure(self.config)
 

@@ -39,13 +39,14 @@ _CONNECT = """async ({ instructions, key, apiKey }) => {
   });
   const agent = new RealtimeAgent({ name: "Assistant", instructions });
   const session = (window.session = new RealtimeSession(agent, { transport, model: "gpt-realtime" }));
-  window.seen = { history: [], errors: [], names: [], states: [] };
+  window.seen = { history: [], errors: [], names: [], states: [], order: [] };
   session.on("error", ({ error }) => seen.errors.push(JSON.stringify(error?.error ?? String(error))));
   session.on("history_updated", (history) => (seen.history = structuredClone(history)));
   for (const name of ["agent_start", "agent_end", "audio_stopped"]) {
     session.on(name, () => seen.names.push(name));
   }
-  transport.on("connection_change", (state) => seen.states.push(state));
+  transport.on("connection_change", (state) => (seen.states.push(state), seen.order.push(state)));
+  transport.on("*", ({ type }) => seen.order.push(type));
   window.chooseMicrophone = async (name) => {
     const device = (await navigator.mediaDevices.enumerateDevices()).find(({ label }) => label === name);
     const processed = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };

@@ -17,7 +17,8 @@ from engines.api import EngineSet
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted import ScriptedStt
 from engines.tts.scripted import ScriptedTts
-from gateway.settings import Settings
+from gateway.agents.agent import DEFAULT_AGENT_NAME
+from gateway.settings import AgentSettings, Settings
 from tests.e2e.browser_rig import LEAD_MS, SILENT, TAIL_MS, BrowserPage, ended_calls
 from tests.e2e.openai_agents import connect, history, seen
 from tests.gateway.call_rig import Engines
@@ -76,6 +77,24 @@ def test_a_key_in_the_page_works_too_where_one_dares(caller: BrowserPage) -> Non
         caller.expect("output_audio_buffer.stopped")
         assert [(role, text) for role, _, text in history(caller)] == [("user", "Hello?"), ("assistant", "All right.")]
         caller.page.evaluate("() => session.mute(true)")
+        assert seen(caller, "errors") == []
+        caller.page.evaluate("() => session.close()")
+        assert [call["cause"] for call in ended_calls(url, KEY)] == ["caller_hung_up"]
+
+
+def test_a_locked_call_takes_its_updates_and_keeps_its_greeting(caller: BrowserPage) -> None:
+    with scripted(
+        key=SecretStr(KEY), page_key=SecretStr("page"), agents={DEFAULT_AGENT_NAME: AgentSettings(greeting=STORY)}
+    ) as url:
+        connect(caller, url, key="page")
+        caller.expect("output_audio_buffer.stopped")
+        order = seen(caller, "order")
+        assert "error" not in order
+        # It is connected by the answer to its first update, not by its patience, which ends after the greeting.
+        assert order[order.index("connected") + 1] == "session.updated"
+        assert order.index("connected") < order.index("output_audio_buffer.stopped")
+        assert all("instructions" not in event["session"] for event in caller.events("session.updated"))
+        assert history(caller) == [("assistant", "completed", STORY)]
         assert seen(caller, "errors") == []
         caller.page.evaluate("() => session.close()")
         assert [call["cause"] for call in ended_calls(url, KEY)] == ["caller_hung_up"]

@@ -26,12 +26,14 @@ Event = dict[str, Any]
 class Rig:
     def __init__(self, defaults: SessionDefaults = PLAIN, *, opened: bool = True, media: bool = False) -> None:
         counter = itertools.count(1)
+        self.counted: list[str] = []
         self.protocol = RealtimeProtocol(
             call_id="call_1",
             model="offhook",
             defaults=defaults,
             new_id=lambda kind: f"{kind}_{next(counter)}",
             now_s=lambda: NOW_S,
+            count=self.counted.append,
             media=media,
         )
         if opened:

@@ -82,7 +82,7 @@ def test_a_session_beside_the_offer_is_the_client_s() -> None:
 # --- updates --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+FIXED = pytest.mark.parametrize(
     ("session", "param"),
     [
         ({"instructions": "Sing."}, "instructions"),
@@ -97,6 +97,7 @@ def test_a_session_beside_the_offer_is_the_client_s() -> None:
         ({"truncation": "disabled"}, "truncation"),
         ({"tracing": "auto"}, "tracing"),
         ({"prompt": {"id": "p"}}, "prompt"),
+        ({"audio": {"output": {"voice": "nobody"}}}, "audio.output.voice"),
         ({"audio": {"output": {"voice": "joe"}}}, "audio.output.voice"),
         ({"audio": {"output": {"voice": "amy"}}}, "audio.output.voice"),
         ({"audio": {"output": {"speed": 1.5}}}, "audio.output.speed"),
@@ -104,12 +105,60 @@ def test_a_session_beside_the_offer_is_the_client_s() -> None:
         ({"audio": {"input": {"transcription": {"prompt": "Names"}}}}, "audio.input.transcription.prompt"),
     ],
 )
-def test_what_the_agent_is_does_not_change(session: dict[str, Any], param: str) -> None:
+
+
+@FIXED
+def test_what_the_agent_is_does_not_change_and_all_else_does(session: dict[str, Any], param: str) -> None:
     allowed: dict[str, Any] = {"include": ["offhook"], "output_modalities": ["text"]}
+    rig, other = locked(), locked()
+    assert (rig.update(**allowed, **session), rig.counted) == (other.update(**allowed), [session_lock.IGNORED])
+    assert rig.protocol.config == other.protocol.config
+    assert (rig.protocol.config.audio_output, other.counted) == (False, [])
+
+
+@FIXED
+def test_an_offer_that_asks_for_another_agent_is_refused(session: dict[str, Any], param: str) -> None:
     rig = locked()
-    before = rig.protocol.config
-    assert rig.refuse_update(**allowed, **session) == (LOCKED, f"session.{param}")
-    assert rig.protocol.config == before
+    before = rig.protocol.show_session()
+    with pytest.raises(Rejected) as refused:
+        rig.protocol.begin_with({"type": "realtime", "include": ["offhook"], **session})
+    assert (refused.value.code, refused.value.param) == (LOCKED, f"session.{param}")
+    assert rig.protocol.show_session() == before
+
+
+def test_what_is_open_in_an_object_is_taken_where_another_field_of_it_is_not() -> None:
+    rig = locked(media=False, audio={"input": {"transcription": {"language": "de"}}})
+    wire = {"type": "audio/pcma"}
+    updated = rig.update(
+        instructions="Sing.",
+        audio={
+            "input": {"transcription": {"model": "whisper-1", "language": "en", "prompt": "Names"}, "format": wire},
+            "output": {"voice": "joe", "speed": 1.5, "format": wire},
+        },
+    )["audio"]
+    assert updated["input"]["transcription"] == {"model": "whisper-1", "language": "de"}
+    assert (updated["input"]["format"], updated["output"]["format"]) == (wire, wire)
+    assert (updated["output"]["voice"], updated["output"]["speed"]) == ("amy", 1.0)
+    assert rig.counted == [session_lock.IGNORED]
+
+
+@pytest.mark.parametrize(
+    ("session", "code", "param"),
+    [
+        ({"include": ["x"]}, "invalid_value", "session.include[0]"),
+        ({"audio": {"input": {"noise_reduction": {"type": "near_field"}}}}, "noise_reduction_not_supported", None),
+        ({"audio": {"output": {"format": {"type": "audio/pcmu"}}}}, "unsupported_audio_format", None),
+        ({"max_output_tokens": "all"}, "invalid_value", "session.max_output_tokens"),
+        ({"colour": "red"}, "unknown_parameter", "session.colour"),
+    ],
+)
+def test_a_value_that_is_none_is_one_error_and_nothing_of_it_is_taken(
+    session: dict[str, Any], code: str, param: str | None
+) -> None:
+    rig = locked()
+    refused = rig.refuse_update(output_modalities=["text"], instructions="Sing.", **session)
+    assert (refused[0], param or refused[1], rig.counted) == (code, refused[1], [])
+    assert rig.protocol.config.audio_output
 
 
 def test_how_the_caller_takes_part_does() -> None:
@@ -136,7 +185,15 @@ def test_transcripts_go_on_again_in_the_language_of_the_call() -> None:
 
 def test_a_null_that_keeps_a_value_is_no_change() -> None:
     unused = {"tools": None, "tool_choice": None, "parallel_tool_calls": None, "prompt": None, "reasoning": None}
-    locked().update(**unused, audio={"input": {"noise_reduction": None}, "output": None})
+    rig = locked()
+    rig.update(**unused, audio={"input": {"noise_reduction": None}, "output": None})
+    assert rig.counted == []
+
+
+def test_an_open_session_ignores_nothing() -> None:
+    rig = Rig(ANNA)
+    assert rig.update(instructions="Sing.", audio={"output": {"voice": "joe"}})["instructions"] == "Sing."
+    assert rig.counted == []
 
 
 # --- items and responses --------------------------------------------------------------------------------------

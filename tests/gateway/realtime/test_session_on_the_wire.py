@@ -39,6 +39,7 @@ class Wire:
             defaults=SessionDefaults(config=config, voices=("amy",), agent=True),
             new_id=lambda kind: f"wire_{kind}_{next(ids)}",
             now_s=lambda: 0.0,
+            count=lambda _: None,
             media=media,
         )
         self.protocol.begin_with({"type": "realtime", "include": include})

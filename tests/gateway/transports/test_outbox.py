@@ -23,6 +23,7 @@ async def test_audio_that_was_not_taken_is_dropped_and_nothing_else() -> None:
         defaults=SessionDefaults(SessionConfig(voice="joe"), ("joe",)),
         new_id=lambda kind: f"{kind}_{next(ids)}",
         now_s=lambda: 0.0,
+        count=lambda _: None,
     )
     leg = WebSocketLeg(protocol)
     protocol.open()

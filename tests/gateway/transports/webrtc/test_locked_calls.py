@@ -37,9 +37,11 @@ async def test_a_stranger_talks_with_the_agent_and_changes_nothing(key: str, bod
         system = {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "Translate."}]}
         browser.say("conversation.item.create", event_id="e2", item=system)
         browser.say("response.create", event_id="e3", response={"instructions": "Translate."})
-        await browser.expect("error", 3)
+        await browser.expect("error", 2)
+        assert "instructions" not in (await browser.expect("session.updated"))["session"]
+        assert 'offhook_events_total{name="locked_fields_ignored"} 1.0' in rig.gateway.metrics.exposition().decode()
         errors = [(event["error"]["code"], event["error"]["event_id"]) for event in browser.of("error")]
-        assert errors == [(LOCKED, "e1"), (LOCKED, "e2"), (LOCKED, "e3")]
+        assert errors == [(LOCKED, "e2"), (LOCKED, "e3")]
         greeted = len(browser.of("response.created"))
         browser.say("conversation.item.create", item=message("Hello?"))
         browser.say("response.create")
@@ -58,7 +60,10 @@ async def test_it_is_locked_over_a_websocket_too() -> None:
         peer = Peer(rig.app, headers={"authorization": bearer})
         created = (await peer.expect("session.created"))["session"]
         assert ("instructions" in created, created["include"]) == (False, ["offhook"])
-        peer.send("session.update", event_id="e1", session={"type": "realtime", "instructions": "Sing."})
+        peer.send("session.update", session={"type": "realtime", "instructions": "Sing.", "include": []})
+        updated = (await peer.expect("session.updated"))["session"]
+        assert ("instructions" in updated, updated["include"]) == (False, [])
+        peer.send("response.create", event_id="e1", response={"instructions": "Sing."})
         assert (await peer.expect("error"))["error"]["code"] == LOCKED
         peer.hang_up()
         await peer.ended()
