@@ -132,14 +132,13 @@ def test_the_conversation_shows_what_was_heard_and_what_was_cut(rig: Rig) -> Non
     said, heard_of_it = "We are open from eight. On Sunday we rest.", "We are open from eight."
     rig.gateway.send(speech_started("u2"), *answer_ended("r1", "i1", said, heard=heard_of_it))
     expect(turns).to_have_count(4)
-    assert [text.split("\n")[0] for text in turns.all_inner_texts()] == ["Bakery", "You", "Bakery", "You"]
+    expect(turns.locator(".who")).to_have_text(["Bakery", "You", "Bakery", "You"])
     expect(turns.nth(2).locator("s")).to_have_text("On Sunday we rest.")
     expect(turns.nth(2)).to_contain_text("You cut in here")
     expect(page.locator("#phase")).to_have_text("Hearing you")
     rig.gateway.send({"type": "input_audio_buffer.cleared"})  # it was a cough
     expect(turns).to_have_count(3)
-    spoken = page.locator("#spoken > p").all_text_contents()
-    assert spoken[-1] == "Bakery: We are open from eight. (you cut in)"
+    expect(page.locator("#spoken > p").last).to_have_text("Bakery: We are open from eight. (you cut in)")
 
 
 def test_a_cut_after_the_response_was_done_is_shown_too(rig: Rig) -> None:
