@@ -280,4 +280,5 @@ async def test_two_hundred_calls_leave_the_process_as_it_was(start: Start) -> No
     after_files, after_threads, after_memory_mb = await calls(200)
     assert after_files == files
     assert after_threads == threads
-    assert after_memory_mb - memory_mb < 14, "what one keeps until the collector comes was 100 kB: 20 MB in all"
+    # It levels off after some hundred calls (measured: 12 to 15 MB more here); a leak of 100 kB a call adds 20 to that.
+    assert after_memory_mb - memory_mb < 24
