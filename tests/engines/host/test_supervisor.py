@@ -294,7 +294,7 @@ async def test_a_model_that_does_not_load_is_its_own_error_and_the_host_stays() 
                 await place.engine(broken, []).start()
             assert caught.value.code == code
         missing = dataclasses.replace(spec("llm", factory="engines.no_such_module:Engine"), extra="embedded")
-        with pytest.raises(EngineError, match=r"pip install 'offhook\[embedded\]'") as caught:
+        with pytest.raises(EngineError, match=r"pip install -e '\.\[embedded\]'") as caught:
             await place.engine(missing, []).start()
         assert caught.value.code == "missing_extra"
         assert the_host(place).pid == pid
