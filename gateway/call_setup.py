@@ -95,7 +95,7 @@ def open_call(
             new_id=new_id,
             strict=gateway.strict,
         )
-    except Exception as error:
+    except Exception as error:  # an engine may raise anything when it opens: it is this caller's answer, and logged
         _log.exception("a call could not be set up", call=admission.call_id)
         raise CallNotSetUp from error
 

@@ -128,7 +128,7 @@ class Peer:
         """Connect media and the channel. Raises :class:`CallOver`."""
         try:
             await self._connection.setRemoteDescription(RTCSessionDescription(answer, "answer"))
-        except Exception as error:
+        except Exception as error:  # aiortc's parser raises whatever a server's bad SDP makes of it
             raise CallOver(EndCause.NO_SESSION, f"{url} answered with an unusable SDP: {error}") from error
         await self._wait(self.connected, within_s, lambda: self._no_media(answer))
         await self._wait(

@@ -85,12 +85,12 @@ async def realtime(websocket: WebSocket) -> None:
                 await websocket.send_denial_response(already_used().response())
                 return
         try:
-            protocol, leg, call = _set_up(gateway, admission, begins, config)
-        except Exception as error:
-            if secret is not None:
-                guard.secrets.restore(secret)
-            if not isinstance(error, CallNotSetUp):
-                raise
+            with contextlib.ExitStack() as unless_set_up:
+                if secret is not None:
+                    unless_set_up.callback(guard.secrets.restore, secret)
+                protocol, leg, call = _set_up(gateway, admission, begins, config)
+                unless_set_up.pop_all()
+        except CallNotSetUp as error:
             await websocket.send_denial_response(JSONResponse(error.body, error.status))
             return
         await _answer(websocket, gateway, admission, protocol, leg, call)

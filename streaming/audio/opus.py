@@ -53,11 +53,11 @@ _CELT = (120, 240, 480, 960)
 _FRAME_TICKS_BY_CONFIG = _SILK * 3 + _HYBRID * 2 + _CELT * 4
 
 
-class OpusUnavailable(RuntimeError):  # noqa: N818
+class OpusUnavailable(RuntimeError):  # noqa: N818 (a state of the machine)
     """There is no libopus to be found. ``str()`` says where it was looked for and what brings it."""
 
 
-class BadPacket(ValueError):  # noqa: N818
+class BadPacket(ValueError):  # noqa: N818 (counted and concealed, not a defect)
     """Not an Opus packet."""
 
 

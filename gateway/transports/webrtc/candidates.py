@@ -48,7 +48,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
-class NoMediaPort(OSError):  # noqa: N818
+class NoMediaPort(OSError):  # noqa: N818 (named for what there is none of)
     """Every port of the range is taken, or no address of this host may be used."""
 
 

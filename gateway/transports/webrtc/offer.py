@@ -44,7 +44,7 @@ DEFAULT_MESSAGE_BYTES = 64 * 1024
 """What a peer takes that does not say (RFC 8841, section 6.1)."""
 
 
-class BadOffer(ValueError):  # noqa: N818
+class BadOffer(ValueError):  # noqa: N818 (an answer: 400 with its code)
     """An offer that cannot be answered. ``code`` is for programs, ``str()`` for people."""
 
     def __init__(self, code: Code, message: str) -> None:
