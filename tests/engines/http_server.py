@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.listening import listening
+
 
 @dataclass
 class Seen:
@@ -158,26 +160,9 @@ async def _read(reader: asyncio.StreamReader) -> Seen | None:
 @contextlib.asynccontextmanager
 async def serving(handler: Handler | None = None) -> AsyncIterator[Server]:
     server = Server(handler=handler)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await server._serve(reader, writer)
-        finally:
-            tasks.discard(task)
-
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0)
-    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
-    try:
+    async with listening(server._serve) as port:
+        server.url = f"http://127.0.0.1:{port}/v1"
         yield server
-    finally:
-        listener.close()
-        if tasks:  # they end as their clients have gone
-            _, left = await asyncio.wait(tasks, timeout=5)
-            assert not left, "a connection was left open"
 
 
 def free_port() -> int:

@@ -15,6 +15,7 @@ from loadtest import bench_call
 from loadtest.bench_call import AFTER_SENDING, HEARD, Variant, parse_variant, record_url, run_bench, stage_table
 from loadtest.command import CallOptions, CallUsageError
 from loadtest.report import CallReport, TurnReport
+from tests.listening import listening
 
 SENT = {"decision_ms": 300.0, "final_ms": 420.0, "first_token_ms": 500.0, "first_sent_ms": 700.0, "speculative": True}
 DROPPED = {"decision_ms": 100.0, "final_ms": 120.0, "first_sent_ms": None}
@@ -34,11 +35,8 @@ async def gateway(answers: list[tuple[HTTPStatus, Any]]) -> AsyncIterator[tuple[
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + content)
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with listening(handle) as port:
         yield f"ws://127.0.0.1:{port}/v1/realtime?agent=a", requests
 
 

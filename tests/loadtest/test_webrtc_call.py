@@ -14,6 +14,7 @@ from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
 from loadtest.realtime_call import place_realtime_call
 from loadtest.script import Turn
+from tests.listening import listening
 from tests.loadtest.realtime_server import Script
 from tests.loadtest.test_realtime_call import QUICK, line
 from tests.loadtest.webrtc_server import Faults, Heard, webrtc_server
@@ -134,13 +135,10 @@ async def test_a_server_that_answers_a_byte_at_a_time_is_not_waited_for(monkeypa
                 writer.write(b"v")
                 await writer.drain()
                 await asyncio.sleep(0.02)
-        writer.close()
 
     monkeypatch.setattr(webrtc_signalling, "_ANSWER_S", 0.3)
-    server = await asyncio.start_server(drip, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        tape = await place_realtime_call(CallPlan(url, (line("hello"),)))
+    async with listening(drip) as port:
+        tape = await place_realtime_call(CallPlan(f"http://127.0.0.1:{port}", (line("hello"),)))
     assert tape.end_cause is EndCause.REFUSED
     assert tape.problem is not None
     assert "TimeoutError" in tape.problem

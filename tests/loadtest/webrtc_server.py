@@ -21,6 +21,7 @@ from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSes
 from aiortc.mediastreams import MediaStreamError
 
 from streaming.audio.opus import OpusEncoder
+from tests.listening import listening
 from tests.loadtest.realtime_server import RATE_HZ, Script, tone
 
 FRAME = RATE_HZ // 50
@@ -219,18 +220,14 @@ async def webrtc_server(
                 )
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        finally:
-            writer.close()
 
     if loopback_only:
         aioice.ice.get_host_addresses = lambda use_ipv4, use_ipv6: ["127.0.0.1"]
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
-    finally:
-        aioice.ice.get_host_addresses = addresses
-        for call in calls:
-            await call.close()
-        await asyncio.sleep(0.03)  # aioice notices within 20 ms that it was closed
-        server.close()
-        await server.wait_closed()
+    async with listening(handle) as port:
+        try:
+            yield f"http://127.0.0.1:{port}", heard
+        finally:
+            aioice.ice.get_host_addresses = addresses
+            for call in calls:
+                await call.close()
+            await asyncio.sleep(0.03)  # aioice notices within 20 ms that it was closed
