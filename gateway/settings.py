@@ -208,6 +208,14 @@ class Settings(BaseSettings):
         return self.max_calls or CALLS_PER_CORE * (cores or os.cpu_count() or 1)
 
 
+_TABLES: dict[str, type[BaseModel]] = {
+    name: field.annotation
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}
+"""The tables of a settings file, beside those of the agents: every setting that is a model."""
+
+
 def _knows(languages: tuple[str, ...], tag: str) -> bool:
     """None are named: it knows any, or says itself what not."""
     return not languages or not tag or tag.partition("-")[0].lower() in languages
@@ -312,8 +320,7 @@ def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
     if detail["type"] != "extra_forbidden":
         message = str(detail["msg"]).removeprefix("Value error, ")
         return f"{said}: {message[:1].lower()}{message[1:]}"
-    tables: dict[str, type[BaseModel]] = {"agents": AgentSettings, "engines": EngineSettings, "media": MediaSettings}
-    table = tables.get(str(path[0]), Settings)
+    table = {**_TABLES, "agents": AgentSettings}.get(str(path[0]), Settings)
     known = sorted(table.model_fields)
     near = difflib.get_close_matches(str(path[-1]), known, n=1)
     hint = f"did you mean {dotted((*path[:-1], near[0]))}?" if near else f"known keys: {', '.join(known)}"
@@ -322,12 +329,11 @@ def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
 
 def describe(settings: Settings) -> Iterator[str]:
     """The resolved settings as TOML lines, keys and secrets redacted."""
-    yield from _described(settings.model_dump(mode="json", exclude={"agents", "engines", "media"}))
-    tables: dict[str, BaseModel] = {"engines": settings.engines, "media": settings.media}
-    for name, table in tables.items():
+    yield from _described(settings.model_dump(mode="json", exclude={"agents", *_TABLES}))
+    for name in _TABLES:
         yield ""
         yield f"[{name}]"
-        yield from _described(table.model_dump(mode="json"))
+        yield from _described(getattr(settings, name).model_dump(mode="json"))
     for agent, said in settings.agents.items():
         yield ""
         yield f"[agents.{_toml_key(agent)}]"
@@ -353,14 +359,10 @@ def _toml(value: object) -> str:
 
 def documented() -> Iterator[tuple[str, str, str]]:
     """(key, default, meaning) of every setting: the table in docs/operations.md."""
-    for model, prefix in (
-        (Settings, ""),
-        (EngineSettings, "engines."),
-        (MediaSettings, "media."),
-        (AgentSettings, "agents.NAME."),
-    ):
+    tables = [(table, f"{name}.") for name, table in _TABLES.items()]
+    for model, prefix in ((Settings, ""), *tables, (AgentSettings, "agents.NAME.")):
         for name, field in typing.cast(type[BaseModel], model).model_fields.items():
-            if name not in ("agents", "engines", "media"):
+            if name != "agents" and name not in _TABLES:
                 default = field.get_default(call_default_factory=True)
                 yield prefix + name, _default_text(default), field.description or ""
 

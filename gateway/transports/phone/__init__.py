@@ -1,0 +1,1 @@
+"""What every way of phoning in has in common: a call on a line."""
