@@ -10,7 +10,6 @@ import ipaddress
 import json
 import os
 import tomllib
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -360,8 +359,9 @@ def _toml(value: object) -> str:
 def documented() -> Iterator[tuple[str, str, str]]:
     """(key, default, meaning) of every setting: the table in docs/operations.md."""
     tables = [(table, f"{name}.") for name, table in _TABLES.items()]
-    for model, prefix in ((Settings, ""), *tables, (AgentSettings, "agents.NAME.")):
-        for name, field in typing.cast(type[BaseModel], model).model_fields.items():
+    models: list[tuple[type[BaseModel], str]] = [(Settings, ""), *tables, (AgentSettings, "agents.NAME.")]
+    for model, prefix in models:
+        for name, field in model.model_fields.items():
             if name != "agents" and name not in _TABLES:
                 default = field.get_default(call_default_factory=True)
                 yield prefix + name, _default_text(default), field.description or ""

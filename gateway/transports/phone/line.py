@@ -113,8 +113,8 @@ class LineEvents(Protocol):
     """What a line tells its call."""
 
     def audio(self, pcm: Pcm16, rate_hz: int, at_ms: float | None = None) -> None:
-        """Caller audio in order, of any length up to a second. ``at_ms`` is the media time of its first sample, where the
-        wire has one: a jump forward is a gap, filled with silence."""
+        """Caller audio in order, of any length up to a second. ``at_ms`` is the media time of its first sample, where
+        the wire has one: a jump forward is a gap, filled with silence."""
 
     def dtmf(self, digit: str) -> None:
         """One key, once."""
@@ -129,5 +129,5 @@ class LineEvents(Protocol):
         """The line is no longer congested."""
 
     def hung_up(self, cause: str) -> None:
-        """The line is gone: ``caller_hung_up``, ``connection_lost``, ``media_timeout``, ``protocol_error``, …; the first
-        cause stands."""
+        """The line is gone: ``caller_hung_up``, ``connection_lost``, ``media_timeout``, ``protocol_error``, …; the
+        first cause stands."""
