@@ -319,7 +319,8 @@ def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
     if detail["type"] != "extra_forbidden":
         message = str(detail["msg"]).removeprefix("Value error, ")
         return f"{said}: {message[:1].lower()}{message[1:]}"
-    table = {**_TABLES, "agents": AgentSettings}.get(str(path[0]), Settings)
+    tables: dict[str, type[BaseModel]] = {**_TABLES, "agents": AgentSettings}
+    table = tables.get(str(path[0]), Settings)
     known = sorted(table.model_fields)
     near = difflib.get_close_matches(str(path[-1]), known, n=1)
     hint = f"did you mean {dotted((*path[:-1], near[0]))}?" if near else f"known keys: {', '.join(known)}"
