@@ -1,0 +1,1 @@
+"""Asterisk: AudioSocket (TCP) and chan_websocket."""
