@@ -28,6 +28,14 @@ from pydantic_settings import (
 from engines.api import EngineError
 from engines.registry import Kind, Lineup
 from engines.selection import select
+from gateway.carrier_settings import (
+    JambonzSettings,
+    PlivoSettings,
+    TelnyxSettings,
+    TwilioSettings,
+    VonageSettings,
+    WebUrl,
+)
 from gateway.engine_settings import EngineSettings, comma_separated
 from gateway.media_settings import MediaSettings
 from gateway.security.origins import parse_origin
@@ -151,6 +159,9 @@ class Settings(BaseSettings):
     trusted_proxies: Networks = Field(
         default=(), description="addresses or networks whose X-Forwarded-* headers are believed"
     )
+    public_url: WebUrl = Field(
+        default="", description="where carriers reach this gateway: https://voice.example.com; empty: as they ask"
+    )
     max_calls: int | None = Field(default=None, ge=1, description=f"calls at once; unset: {CALLS_PER_CORE} a core")
     max_call_s: float = Field(default=3_600.0, gt=0, description="the longest call")
     drain_s: float = Field(default=30.0, ge=0, description="on SIGTERM, how long calls may go on before they are ended")
@@ -166,6 +177,11 @@ class Settings(BaseSettings):
     )
     engines: EngineSettings = Field(default_factory=EngineSettings, description="[engines] table")
     media: MediaSettings = Field(default_factory=MediaSettings, description="[media] table")
+    twilio: TwilioSettings = Field(default_factory=TwilioSettings, description="[twilio] table")
+    telnyx: TelnyxSettings = Field(default_factory=TelnyxSettings, description="[telnyx] table")
+    plivo: PlivoSettings = Field(default_factory=PlivoSettings, description="[plivo] table")
+    vonage: VonageSettings = Field(default_factory=VonageSettings, description="[vonage] table")
+    jambonz: JambonzSettings = Field(default_factory=JambonzSettings, description="[jambonz] table")
     farewell: str = Field(default=FAREWELL, description="spoken to the calls still up when the server stops")
     agents: dict[str, AgentSettings] = Field(default_factory=dict, description="[agents.NAME] tables")
 

@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 def check_listening(settings: Settings) -> None:
     """Raises :class:`ConfigurationError` with one of ``tls_incomplete``, ``tls_unreadable``, ``key_empty``,
-    ``key_reserved``, ``keys_equal``, ``key_required``, ``tls_required``."""
+    ``key_reserved``, ``keys_equal``, ``key_required``, ``tls_required``, ``unsigned_calls``."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_cert" if settings.tls_cert is None else "tls_key"
         raise ConfigurationError("tls_incomplete", f"{missing}: TLS needs both tls_cert and tls_key")
@@ -31,6 +31,9 @@ def check_listening(settings: Settings) -> None:
     if is_loopback(settings.host):
         return
     where = f"listening on {settings.host} lets other machines call"
+    for name in ("twilio", "telnyx", "plivo", "vonage", "jambonz"):
+        if getattr(settings, name).allow_unsigned:
+            raise ConfigurationError("unsigned_calls", f"{name}.allow_unsigned: {where}: it is for tests on loopback")
     if settings.key is None:
         raise ConfigurationError("key_required", f"key: {where}: set OFFHOOK_KEY, or listen on 127.0.0.1")
     if settings.tls_cert is None and not settings.trusted_proxies:
