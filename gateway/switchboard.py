@@ -84,6 +84,13 @@ class LiveCall(Protocol):
         """Make further replies as this level says."""
 
 
+class PlacedCall(LiveCall, Protocol):
+    """A call that we place, until it is answered. There is no goodbye to say: ``drain`` ends it."""
+
+    def give_way_to(self, call: LiveCall) -> None:
+        """It was answered: ``call`` is what it is from now on."""
+
+
 class Places(Protocol):
     """How many calls may be up at once, over all processes that share the machine."""
 
@@ -166,6 +173,8 @@ class Switchboard:
         self._unconnected = Unconnected(max_calls)
         self._admitted: set[Admission] = set()
         self._calls: dict[str, LiveCall] = {}
+        self._placed: dict[str, PlacedCall] = {}
+        """Of these calls, those that are not answered yet."""
         self._empty = asyncio.Event()
         self._empty.set()
         self._stage = _Stage.OPEN
@@ -229,11 +238,19 @@ class Switchboard:
         self._observer.refused(refused.code)
         return refused
 
+    def place(self, admission: Admission, call: PlacedCall) -> None:
+        """A call that we place exists, and may be ended; who answers is registered in its place."""
+        self.register(admission, call)
+        self._placed[admission.call_id] = call
+
     def register(self, admission: Admission, call: LiveCall) -> None:
         """The call exists. One that came in while the server began to stop is told so at once."""
-        if admission not in self._admitted or admission.call_id in self._calls:
+        placed = self._placed.pop(admission.call_id, None)
+        if admission not in self._admitted or (admission.call_id in self._calls and placed is None):
             raise ValueError("a call is registered once, with the admission it was given")
         self._calls[admission.call_id] = call
+        if placed is not None:
+            placed.give_way_to(call)
         if self._stage is _Stage.FAREWELL:
             call.drain()
         elif self._stage is _Stage.ENDING:
@@ -247,6 +264,7 @@ class Switchboard:
         self._places.give_back()
         if not self._admitted:
             self._empty.set()
+        self._placed.pop(admission.call_id, None)
         call = self._calls.pop(admission.call_id, None)
         if call is not None:
             self._observer.ended(call.record)
@@ -276,6 +294,8 @@ class Switchboard:
         Returns when no call is left, at the latest after the sum of the three."""
         self._enter(_Stage.DRAINING)
         _log.info("draining; a second signal hangs up at once", calls=self.live, grace_s=grace_s)
+        for placed in list(self._placed.values()):
+            placed.drain()
         if await self._emptied(grace_s):
             return
         self._enter(_Stage.FAREWELL)

@@ -19,7 +19,8 @@ MAX_ENTRY_CHARACTERS = 16_000
 MAX_PARTIALS = 4
 """Of what is being said now: a caller and an agent, and such as were given up without a word."""
 
-CallState = Literal["ringing", "answered", "ended"]
+CallState = Literal["dialling", "ringing", "answered", "ended"]
+"""``dialling``: a call that we place, of which the other side has not said yet that it rings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,14 @@ class CallRecord:
     def turns(self) -> tuple[TurnTimes, ...]:
         return tuple(self._turns.values())
 
+    def rings(self) -> None:
+        """Where we called."""
+        if self.state == "dialling":
+            self.state = "ringing"
+            self.version += 1
+
     def answered(self, at_ms: float) -> None:
-        if self.state == "ringing":
+        if self.state in ("dialling", "ringing"):
             self.state, self.answered_ms = "answered", at_ms
             self.version += 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from engines.api import HEALTHY, EngineHealth, Overload
 from gateway.records.call_record import CallRecord
-from gateway.switchboard import Admission, Busy, Draining, LocalPlaces, Places, Refused, Switchboard
+from gateway.switchboard import Admission, Busy, Draining, LiveCall, LocalPlaces, Places, Refused, Switchboard
 from tests.virtual_time import virtual
 
 
@@ -314,3 +314,55 @@ async def test_calls_that_are_up_are_told_how_busy_the_engines_are() -> None:
         switchboard.register(first, call)
         switchboard.load_changed(Overload.SHORT_CLAUSES)
         assert call.told == ["SHORT_CLAUSES"]
+
+
+class FakePlaced(FakeCall):
+    """A call that we place."""
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(call_id, says_goodbye=False)
+        self.answered_by: LiveCall | None = None
+
+    def give_way_to(self, call: LiveCall) -> None:
+        self.answered_by = call
+
+
+async def test_who_answers_a_placed_call_takes_its_place_and_is_the_one_that_is_kept() -> None:
+    ledger = Ledger()
+    switchboard = board(ledger=ledger)
+    with await switchboard.admit() as admission:
+        placed, call = FakePlaced(admission.call_id), FakeCall(admission.call_id)
+        switchboard.place(admission, placed)
+        assert switchboard.find(admission.call_id) is placed
+        assert placed.answered_by is None
+        switchboard.register(admission, call)
+        assert placed.answered_by is call
+        assert switchboard.find(admission.call_id) is call
+        assert list(switchboard.calls()) == [call.record]
+        with pytest.raises(ValueError, match="registered once"):
+            switchboard.register(admission, FakeCall(admission.call_id))
+        assert placed.told == call.told == []
+    assert ledger.kept == [admission.call_id]
+
+
+async def test_a_placed_call_that_nobody_answered_is_kept_as_well() -> None:
+    ledger = Ledger()
+    switchboard = board(ledger=ledger)
+    with await switchboard.admit() as admission:
+        switchboard.place(admission, FakePlaced(admission.call_id))
+    assert ledger.kept == [admission.call_id]
+    assert switchboard.live == 0
+
+
+@virtual
+async def test_a_drain_ends_at_once_what_is_not_answered() -> None:
+    switchboard = board(2)
+    with await switchboard.admit() as ringing, await switchboard.admit() as talking:
+        placed, call = FakePlaced(ringing.call_id), FakeCall(talking.call_id)
+        switchboard.place(ringing, placed)
+        switchboard.register(talking, call)
+        draining = asyncio.create_task(switchboard.drain(10))
+        await asyncio.sleep(1)
+        assert placed.told == ["drain"]
+        assert call.told == []
+    await draining
