@@ -1,37 +1,34 @@
-"""One call by a simulated caller, whatever carries it: the script, both sides' recording, the turns' marks, the log.
+"""What a call is, whatever carries it: where to call and what to say there, what carries it, what came of it.
 
-The microphone never stops: a frame of 20 ms goes out on an absolute deadline, silence between turns included, when its
-last sample would have been spoken. What comes back is heard through the wire's model of a client's playout buffer. Both
-sides are recorded on one time axis whose sample 0 is the moment ``session.created`` came. How frames and events travel
-is a :class:`Wire`'s business.
+A :class:`Wire` takes the caller's frames and has an :class:`Ear` for what comes back. Whether the other end says more
+than sound is its own business: what it says is in the wire's :class:`CallLog`, which of a phone line has nothing but
+the call's id.
 """
 
 from __future__ import annotations
 
-import asyncio
 import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.measure import VOICED_DBFS, TurnMark
-from loadtest.report import MediaReport, SetupReport
-from loadtest.script import CallScript, Patience, Turn
-from loadtest.wire import ServerEvent, WireLog, decode_event
-from streaming.audio.level import rms_dbfs
+from loadtest.measure import TurnMark
+from loadtest.report import BufferReport, MediaReport, SetupReport
+from loadtest.script import Patience, Turn
+from loadtest.wire import CallLog
 
 Pcm16 = npt.NDArray[np.int16]
 
 CALL_RATE_HZ = 24_000
+"""Of calls over the Realtime protocol, whichever transport."""
+
+PHONE_RATE_HZ = 8_000
+
 SLOT_MS = 20
 SLOT_SAMPLES = CALL_RATE_HZ * SLOT_MS // 1000
-
-_CONFIGURE_MS = 2_000.0
-_LAST_TRANSCRIPT_MS = 3_000.0
 
 
 class Transport(enum.StrEnum):
@@ -39,6 +36,9 @@ class Transport(enum.StrEnum):
 
     WEBSOCKET = "websocket"
     WEBRTC = "webrtc"
+    SIP = "sip"
+    TWILIO = "twilio"
+    AUDIOSOCKET = "audiosocket"
 
 
 class EndCause(enum.StrEnum):
@@ -78,9 +78,26 @@ class MediaRoute(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PhoneOptions:
+    """What only phone wires know of. ``caller`` is the number that calls (SIP's From; a stream's parameter
+    ``caller``). ``user`` and ``password`` answer a SIP server's challenge; ``codec`` is the only one to offer (``pcmu``
+    or ``pcma``; both by default). ``parameters`` and ``auth_token`` are the carrier's: its stream's custom parameters,
+    and what it signs with; ``signed_url`` is the public address where it is not the one called."""
+
+    caller: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    codec: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    auth_token: str | None = field(default=None, repr=False)
+    signed_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CallPlan:
-    """Where to call and what to do there. ``key`` goes into the Authorization header; with ``ephemeral`` it buys a
-    client secret first, which then opens the call. ``route`` and ``ephemeral`` are for WebRTC alone."""
+    """Where to call and what to do there; the turns' samples are at ``rate_hz``. ``key`` goes into the Authorization
+    header; with ``ephemeral`` it buys a client secret first, which then opens the call. ``route`` and ``ephemeral`` are
+    for WebRTC alone, ``phone`` for phone wires. Without ``patience`` the caller has the wire's own."""
 
     url: str
     turns: tuple[Turn, ...]
@@ -90,13 +107,16 @@ class CallPlan:
     patience: Patience | None = None
     ephemeral: bool = False
     route: MediaRoute | None = None
+    rate_hz: int = CALL_RATE_HZ
+    phone: PhoneOptions = field(default_factory=PhoneOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class CallTape:
-    """What happened. ``caller`` and ``agent`` are equally long and sample-aligned, mono int16 at 24 kHz; sample 0 is
-    the moment the session began. ``caller_lag_ms`` is the worst lateness of this process at its own deadlines: times
-    are doubtful where it is large. ``problem`` says for a person what went wrong, if anything did."""
+    """What happened. ``caller`` and ``agent`` are equally long and sample-aligned, mono int16 at ``rate_hz``; sample 0
+    is the moment the call was up (``session.created`` came; the phone was answered). ``caller_lag_ms`` is the worst
+    lateness of this process at its own deadlines: times are doubtful where it is large. ``problem`` says for a person
+    what went wrong, if anything did."""
 
     end_cause: EndCause
     problem: str | None
@@ -106,15 +126,17 @@ class CallTape:
     marks: tuple[TurnMark, ...]
     late_slots: tuple[int, ...]
     caller_lag_ms: float
-    log: WireLog
+    log: CallLog
+    rate_hz: int = CALL_RATE_HZ
     setup: SetupReport | None = None
     media: MediaReport | None = None
+    buffer: BufferReport | None = None
 
 
-def no_call(over: CallOver) -> CallTape:
+def no_call(over: CallOver, rate_hz: int = CALL_RATE_HZ) -> CallTape:
     """The tape of a call that did not come about."""
     empty = np.zeros(0, dtype=np.int16)
-    return CallTape(over.cause, over.problem, None, empty, empty, (), (), 0.0, WireLog())
+    return CallTape(over.cause, over.problem, None, empty, empty, (), (), 0.0, CallLog(), rate_hz)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +147,17 @@ class Voice:
     silence: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that is down in this slot, the ``slot``-th since it went down; ``last``: it is released with its end."""
+
+    digit: str
+    slot: int
+    last: bool
+
+
 class Ear(Protocol):
-    """What the caller hears, slot by slot of 20 ms from the moment the session began."""
+    """What the caller hears, slot by slot of 20 ms from the moment the call was up."""
 
     @property
     def late_slots(self) -> Sequence[int]:
@@ -147,172 +178,44 @@ class Ear(Protocol):
 
 
 class Wire(Protocol):
-    """A connected call, ``created`` being its first event, received at ``origin_s`` on the loop's clock. Everything
-    that waits raises :class:`CallOver` once the call is over."""
+    """A connected call, up since ``origin_s`` on the loop's clock. Everything that waits raises :class:`CallOver` once
+    the call is over."""
 
-    created: ServerEvent
     origin_s: float
     setup_ms: float
     voice: Voice
-    formats: Mapping[str, Any]
-    """What ``session.update`` must say of each direction's audio."""
+    rate_hz: int
+    patience: Patience
+    """Of a caller who has no other: how long to wait depends on what else than sound the wire tells."""
 
     @property
     def ear(self) -> Ear: ...
 
-    async def send_voice(self, frame: bytes) -> None: ...
+    @property
+    def log(self) -> CallLog: ...
 
-    async def send_event(self, event: Mapping[str, object]) -> None: ...
+    async def begin(self) -> None:
+        """Tell the server what it must be told before the caller speaks."""
 
-    async def receive(self) -> str | bytes:
-        """The next message of the server."""
+    async def listen(self, turn: Callable[[], int]) -> None:
+        """Take in what comes until the call is over. ``turn`` tells which turn was last begun, -1 before the first."""
 
-    async def on_event(self, event: ServerEvent, log: WireLog) -> None:
-        """What an event means for the sound, after ``log`` has noted it."""
+    async def send_voice(self, frame: bytes, key: Key | None) -> None:
+        """The next frame of :attr:`voice`; with a key that was down meanwhile, if the wire has keys."""
 
     async def hang_up(self) -> str | None:
-        """Tell the server, if it takes telling; returns what failed. The call is over after it, and :meth:`receive`
+        """Tell the server, if it takes telling; returns what failed. The call is over after it, and :meth:`listen`
         says so."""
 
     def setup(self) -> SetupReport | None: ...
 
     def media(self) -> MediaReport | None: ...
 
+    def buffer(self) -> BufferReport | None: ...
 
-def frames_of(pcm: Pcm16) -> list[Pcm16]:
+
+def frames_of(pcm: Pcm16, rate_hz: int = CALL_RATE_HZ) -> list[Pcm16]:
     """A line in frames of 20 ms, the last filled up with silence."""
-    padded = np.pad(pcm, (0, -len(pcm) % SLOT_SAMPLES))
-    return list(padded.reshape(-1, SLOT_SAMPLES))
-
-
-async def hold_call(plan: CallPlan, wire: Wire) -> CallTape:
-    """Stay until the script is over, the other side ends the call, or ``max_seconds`` are up."""
-    return await _Call(plan, wire).run()
-
-
-class _Call:
-    """A connected call: one task hears, one speaks and steps the script."""
-
-    def __init__(self, plan: CallPlan, wire: Wire) -> None:
-        self._wire = wire
-        self._clock = asyncio.get_running_loop().time
-        self._max_slots = max(1, int(plan.max_seconds * 1000 / SLOT_MS))
-        self._script = CallScript(plan.turns, plan.patience)
-        self._log = WireLog()
-        self._frames = [frames_of(turn.pcm) for turn in plan.turns]
-        self._silence = np.zeros(SLOT_SAMPLES, dtype=np.int16)
-        self._line_slot = 0
-        self._spoken: list[Pcm16] = []
-        self._marks: list[TurnMark] = []
-        self._lag_s = 0.0
-        self._ended: CallOver | None = None
-
-    async def run(self) -> CallTape:
-        self._log.note(self._wire.created, -1)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._hear())
-                tasks.create_task(self._speak())
-        except asyncio.CancelledError:  # Ctrl-C: the other end need not find out by itself
-            await self._wire.hang_up()
-            raise
-        over = self._ended or CallOver(EndCause.HANGUP)
-        agent = self._wire.ear.heard()
-        caller = np.concatenate(self._spoken) if self._spoken else agent[:0]
-        length = min(len(caller), len(agent))
-        return CallTape(
-            end_cause=over.cause,
-            problem=over.problem,
-            setup_ms=self._wire.setup_ms,
-            caller=caller[:length],
-            agent=agent[:length],
-            marks=tuple(self._marks),
-            late_slots=tuple(self._wire.ear.late_slots),
-            caller_lag_ms=self._lag_s * 1000,
-            log=self._log,
-            setup=self._wire.setup(),
-            media=self._wire.media(),
-        )
-
-    async def _hear(self) -> None:
-        """Until the call is ended by either side."""
-        try:
-            while True:
-                message = await self._wire.receive()
-                try:
-                    event = decode_event(message)
-                except msgspec.MsgspecError as error:
-                    self._log.note_error(f"malformed event: {error}")
-                    continue
-                self._log.note(event, self._script.turn)
-                await self._wire.on_event(event, self._log)
-        except CallOver as over:
-            self._end(over)
-
-    async def _speak(self) -> None:
-        try:
-            await self._wire.send_event(_session_update(self._wire.formats))
-            await self._converse()
-        except CallOver as over:
-            self._end(over)
-        failed = await self._wire.hang_up()
-        if failed is not None:
-            self._log.note_error(failed)
-
-    async def _converse(self) -> None:
-        wire = self._wire
-        finished_slot: int | None = None
-        payload = wire.voice.silence
-        for slot in range(self._max_slots):
-            await self._until(slot)
-            if self._ended:
-                return
-            if slot:
-                await wire.send_voice(payload)
-            turn = self._step(slot)
-            if turn is not None:
-                start = slot * SLOT_SAMPLES
-                self._marks.append(TurnMark(start, start + len(turn.pcm), turn.barge_in_after_ms is not None))
-                self._line_slot = slot
-            payload = self._next_frame(slot)
-            if self._script.finished:
-                finished_slot = slot if finished_slot is None else finished_slot
-                if not self._log.transcripts_due or (slot - finished_slot) * SLOT_MS >= _LAST_TRANSCRIPT_MS:
-                    self._end(CallOver(EndCause.HANGUP))
-                    break
-        else:
-            self._end(CallOver(EndCause.TIME_LIMIT, "the call reached its time limit"))
-        wire.ear.advance(wire.origin_s + len(self._spoken) * SLOT_MS / 1000)
-
-    async def _until(self, slot: int) -> None:
-        """Sleep until a slot begins, then play what the ear heard up to it."""
-        deadline_s = self._wire.origin_s + slot * SLOT_MS / 1000
-        await asyncio.sleep(max(0.0, deadline_s - self._clock()))
-        self._lag_s = max(self._lag_s, self._clock() - deadline_s)
-        self._wire.ear.advance(deadline_s)
-
-    def _step(self, slot: int) -> Turn | None:
-        now_ms = float(slot * SLOT_MS)
-        if not self._log.configured and not self._log.errors and now_ms < _CONFIGURE_MS:
-            return None
-        voiced = slot > 0 and rms_dbfs(self._wire.ear.slot(slot - 1)) >= VOICED_DBFS
-        return self._script.tick(now_ms, voiced=voiced, busy=self._wire.ear.busy or self._log.responding)
-
-    def _next_frame(self, slot: int) -> bytes:
-        """What is spoken in this slot: recorded here, and returned as the wire carries it."""
-        turn, index = self._script.turn, slot - self._line_slot
-        if turn < 0 or index >= len(self._frames[turn]):
-            self._spoken.append(self._silence)
-            return self._wire.voice.silence
-        self._spoken.append(self._frames[turn][index])
-        return self._wire.voice.lines[turn][index]
-
-    def _end(self, over: CallOver) -> None:
-        """The first cause stands."""
-        self._ended = self._ended or over
-
-
-def _session_update(formats: Mapping[str, Any]) -> dict[str, object]:
-    audio = {direction: dict(formats.get(direction, {})) for direction in ("input", "output")}
-    audio["input"]["transcription"] = {"model": "whisper-1"}
-    return {"type": "session.update", "session": {"type": "realtime", "audio": {k: v for k, v in audio.items() if v}}}
+    samples = rate_hz * SLOT_MS // 1000
+    padded = np.pad(pcm, (0, -len(pcm) % samples))
+    return list(padded.reshape(-1, samples))

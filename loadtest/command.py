@@ -20,7 +20,7 @@ from loadtest.address import CallAddress, call_address
 from loadtest.call import CALL_RATE_HZ, SLOT_SAMPLES, CallPlan, CallTape, MediaRoute, Transport
 from loadtest.hearing import hear_spans, open_hearing
 from loadtest.measure import Span, TurnTiming, measure_turns, voiced_spans
-from loadtest.realtime_call import place_realtime_call
+from loadtest.placing import place_planned_call
 from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
 from loadtest.script import Patience, Turn
 from loadtest.voice import DEFAULT_VOICE, VoiceError, read_line, say_line
@@ -98,7 +98,7 @@ async def place_call(options: CallOptions) -> CallReport:
         route=options.route,
     )
     try:
-        tape = await place_realtime_call(plan)
+        tape = await place_planned_call(plan)
     except OpusUnavailable as error:
         raise CallUsageError(str(error)) from error
     try:
@@ -150,7 +150,7 @@ def _report(options: CallOptions, address: CallAddress, turns: Sequence[Turn], t
             _turn_report(index, turns[index], timing, heard[index + 1], tape) for index, timing in enumerate(timings)
         ],
         greeting=GreetingReport(heard[0], tape.log.agent_transcript(-1), _late(tape, 0, first)) if greeted else None,
-        call_id=tape.log.session_id,
+        call_id=tape.log.call_id,
         caller_lag_ms=round(tape.caller_lag_ms, 1),
         errors=tape.log.errors,
         problem=tape.problem,

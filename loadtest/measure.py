@@ -36,11 +36,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TurnMark:
-    """Where the caller's line lies in the recording (samples), and whether it was meant to interrupt."""
+    """Where the caller's line lies in the recording (samples), and whether it was meant to interrupt. ``keys``: it was
+    pressed, not spoken, so the recording is silent there; ``end`` is when the last key was released."""
 
     start: int
     end: int
     barge_in: bool = False
+    keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,9 @@ def voiced_spans(pcm: Pcm16, rate_hz: int, join_ms: float = SILENCE_MS) -> list[
 
 
 def caller_speech(caller: Pcm16, rate_hz: int, mark: TurnMark) -> Span | None:
-    """First to last voiced sample of a line; None if the line is silence."""
+    """First to last voiced sample of a line, or from the first key to the last; None if the line is silence."""
+    if mark.keys:
+        return Span(mark.start, mark.end)
     spans = voiced_spans(caller[mark.start : mark.end], rate_hz)
     return Span(mark.start + spans[0].start, mark.start + spans[-1].end) if spans else None
 

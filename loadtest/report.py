@@ -66,6 +66,21 @@ class MediaReport(msgspec.Struct, frozen=True):
     """Of silence, to make up for delay."""
 
 
+class BufferReport(msgspec.Struct, frozen=True):
+    """What became of the agent's sound in a far buffer: a carrier's, or Asterisk's."""
+
+    received_ms: int
+    most_queued_ms: int
+    """The most that waited to be heard at one time."""
+    dropped_ms: int
+    """More was sent than fitted."""
+    clears: int
+    """How often the agent emptied it."""
+    cleared_ms: int
+    marks_returned: int
+    """Marks that were told back, played or cleared."""
+
+
 class CallReport(msgspec.Struct, frozen=True):
     answered: bool
     """The agent was heard to answer the caller (with no turns: to greet)."""

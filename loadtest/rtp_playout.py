@@ -1,11 +1,11 @@
-"""A model of how a browser plays RTP: what is heard, slot by slot, of Opus packets that came over a network.
+"""A model of how a browser or a phone plays RTP: what is heard, slot by slot, of packets that came over a network.
 
 Sans-IO: every method takes ``now_s``, seconds on one monotonic clock. Slots of 20 ms lie on a grid from ``origin_s``.
 The first packet after the buffer was empty waits :data:`PREBUFFER_MS`, then packets play in the order of their sequence
 numbers and at the distances of their RTP timestamps. A packet that is not there when its turn comes while a later one
-is, is lost: it is concealed, from the next packet's in-band FEC where there is some, and thrown away if it comes after
-all. A buffer that runs dry is silent until it has filled again; nothing is skipped for that, so delay grows by what
-came late, and shrinks again in silence once more than :data:`SHRINK_MS` is queued.
+is, is lost: it is concealed, from the next packet's in-band FEC where there is some (Opus), and thrown away if it comes
+after all. A buffer that runs dry is silent until it has filled again; nothing is skipped for that, so delay grows by
+what came late, and shrinks again in silence once more than :data:`SHRINK_MS` is queued.
 
 aiortc's own buffer is no model of this: it delays audio by 80 ms, after one loss by 281 ms for the rest of the call,
 and throws good packets away with the lost one.
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtest.measure import VOICED_DBFS
+from loadtest.report import MediaReport
 from streaming.audio.level import rms_dbfs
 
 Pcm16 = npt.NDArray[np.int16]
@@ -33,7 +34,7 @@ SHRINK_MS = PREBUFFER_MS + 100
 MAX_PACKETS = 500
 """Queued and not yet played; more are dropped and counted."""
 
-RTP_HZ = 48_000
+OPUS_CLOCK_HZ = 48_000
 """Of Opus timestamps, whatever the audio's own rate (RFC 7587 section 4.1)."""
 
 _MAX_CONCEALED = 25  # packets in a row; beyond that the stream begins anew
@@ -41,7 +42,7 @@ _MAX_OLD = 1_000
 _EARLY_S = 1e-6
 
 
-class OpusDecoding(Protocol):
+class Decoding(Protocol):
     """A stateful decoder to mono at the call's rate."""
 
     def decode(self, payload: bytes) -> Pcm16: ...
@@ -71,9 +72,10 @@ class RtpPlayout:
     def __init__(
         self,
         origin_s: float,
-        decoder: OpusDecoding,
+        decoder: Decoding,
         *,
         rate_hz: int = 24_000,
+        clock_hz: int = OPUS_CLOCK_HZ,
         slot_ms: int = 20,
         prebuffer_ms: int = PREBUFFER_MS,
     ) -> None:
@@ -83,6 +85,7 @@ class RtpPlayout:
         self._origin_s = origin_s
         self._decoder = decoder
         self._rate_hz = rate_hz
+        self._clock_hz = clock_hz
         self._slot_s = slot_ms / 1000
         self._prebuffer_s = prebuffer_ms / 1000
         self._slots: list[Pcm16] = []
@@ -120,7 +123,7 @@ class RtpPlayout:
             if self._next_sequence - sequence <= _MAX_OLD:
                 self.counts.late += 1
                 return
-            self._begin_anew()
+            self.begin_anew()
         if len(self._packets) >= MAX_PACKETS:
             self.counts.dropped += 1
             return
@@ -133,6 +136,23 @@ class RtpPlayout:
             due = self._after(self._next_timestamp, lost * self._packet_samples)
             self._hole = self._voiced and timestamp == due  # the sender had not paused
         self._packets[sequence] = (timestamp, payload)
+
+    def begin_anew(self) -> None:
+        """Another stream follows: the sender started over."""
+        self._packets.clear()
+        self._highest = self._next_sequence = None
+
+    def report(self) -> MediaReport:
+        counts = self.counts
+        return MediaReport(
+            packets_received=counts.received,
+            packets_lost=counts.lost,
+            packets_late=counts.late,
+            packets_reordered=counts.reordered,
+            packets_duplicate=counts.duplicate,
+            concealed_ms=counts.concealed_ms,
+            skipped_ms=int(counts.skipped_silent * self._slot_s * 1000),
+        )
 
     def advance(self, now_s: float) -> None:
         """Play every slot that began before ``now_s`` with what was there at its time."""
@@ -180,7 +200,7 @@ class RtpPlayout:
             return
         del self._packets[sequence]
         paused = (timestamp - self._next_timestamp) & 0xFFFFFFFF if self._next_sequence is not None else 0
-        paused_samples = paused * self._rate_hz // RTP_HZ if paused < 1 << 31 else 0
+        paused_samples = paused * self._rate_hz // self._clock_hz if paused < 1 << 31 else 0
         if 0 < paused_samples <= self._rate_hz and not resumed and self._queued_ms() <= SHRINK_MS:
             self._take(np.zeros(paused_samples, dtype=np.int16))  # the sender sent nothing for a while
         self._next_sequence = sequence + 1
@@ -212,7 +232,7 @@ class RtpPlayout:
         self._decoded = np.concatenate((self._decoded, pcm)) if len(self._decoded) else pcm
 
     def _after(self, timestamp: int, samples: int) -> int:
-        return (timestamp + samples * RTP_HZ // self._rate_hz) & 0xFFFFFFFF
+        return (timestamp + samples * self._clock_hz // self._rate_hz) & 0xFFFFFFFF
 
     def _queued_ms(self) -> float:
         return (len(self._packets) * self._packet_samples + len(self._decoded)) * 1000 / self._rate_hz
@@ -222,8 +242,3 @@ class RtpPlayout:
         if self._highest is None:
             return sequence
         return self._highest + (sequence - self._highest + 0x8000) % 0x10000 - 0x8000
-
-    def _begin_anew(self) -> None:
-        """Another stream: a sender that started over."""
-        self._packets.clear()
-        self._highest = self._next_sequence = None

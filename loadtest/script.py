@@ -16,9 +16,19 @@ Pcm16 = npt.NDArray[np.int16]
 _GAP_MS = 200.0  # a shorter pause is inside the agent's speech
 
 
+KEYS = frozenset("0123456789*#ABCD")
+"""What can be pressed (RFC 4733 section 3.2, events 0 to 15)."""
+
+KEY_MS = 100.0
+"""How long a key is down: what PBXs send, and well over the 40 ms that receivers must know (RFC 4733, ITU-T Q.24)."""
+
+KEY_PAUSE_MS = 100.0
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One thing the caller says. ``pcm`` is mono int16 at the call's rate.
+    """One thing the caller says, or the ``keys`` it presses (then there is no text, and ``pcm`` is empty). ``pcm`` is
+    mono int16 at the call's rate.
 
     ``barge_in_after_ms`` makes it an interruption: it begins that long after agent audio was first heard since the
     caller's last turn (or since the call began: then it cuts the greeting). Otherwise it waits for the agent to finish.
@@ -28,6 +38,7 @@ class Turn:
     pcm: Pcm16 = field(repr=False)
     duration_ms: float
     barge_in_after_ms: float | None = None
+    keys: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,15 @@ class Patience:
     """Of silence, when the agent has not said that its response is over."""
     agent_turn_ms: float = 60_000.0
     """Of an agent that goes on talking."""
+
+
+def press(keys: str, barge_in_after_ms: float | None = None) -> Turn:
+    """A turn that presses keys one after another. Raises :class:`ValueError` for what is on no keypad."""
+    keys = keys.replace(" ", "").upper()
+    if not keys or not KEYS.issuperset(keys):
+        raise ValueError("keys are 0 to 9, *, # and A to D")
+    pcm = np.zeros(0, dtype=np.int16)
+    return Turn(None, pcm, len(keys) * (KEY_MS + KEY_PAUSE_MS), barge_in_after_ms, keys)
 
 
 class CallScript:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,23 +16,25 @@ from loadtest.call import (
     CallOver,
     CallPlan,
     EndCause,
+    Key,
     MediaRoute,
     Pcm16,
     Voice,
     frames_of,
 )
+from loadtest.realtime_wire import RealtimeWire
 from loadtest.report import MediaReport, SetupReport
-from loadtest.rtp_playout import RTP_HZ, RtpPlayout
+from loadtest.rtp_playout import OPUS_CLOCK_HZ, RtpPlayout
 from loadtest.webrtc_peer import Peer
 from loadtest.webrtc_signalling import Signalling, on_loopback
-from loadtest.wire import ServerEvent, WireLog, decode_event
+from loadtest.wire import ServerEvent, decode_event
 from streaming.audio.opus import ENCODER_HZ, OpusDecoder, OpusEncoder
 
 _CONNECT_S = 10.0
 
 
 class CallDecoder:
-    """libopus at the call's rate (:class:`loadtest.rtp_playout.OpusDecoding`)."""
+    """libopus at the call's rate (:class:`loadtest.rtp_playout.Decoding`)."""
 
     def __init__(self) -> None:
         self._decoder = OpusDecoder(CALL_RATE_HZ)
@@ -42,7 +43,7 @@ class CallDecoder:
         return self._decoder.decode(payload)
 
     def recover(self, samples: int, following: bytes | None) -> Pcm16:
-        return self._decoder.conceal(samples * RTP_HZ // CALL_RATE_HZ, following)
+        return self._decoder.conceal(samples * OPUS_CLOCK_HZ // CALL_RATE_HZ, following)
 
 
 def encode_voice(plan: CallPlan) -> Voice:
@@ -101,13 +102,11 @@ async def _first_event(peer: Peer) -> ServerEvent:
     return first
 
 
-class WebRtcWire:
+class WebRtcWire(RealtimeWire):
     """See :class:`loadtest.call.Wire`. The server owns the output buffer: it cuts and truncates by itself."""
 
-    formats: Mapping[str, Any] = {}
-
     def __init__(self, peer: Peer, signalling: Signalling, created: ServerEvent, voice: Voice) -> None:
-        self.created = created
+        super().__init__(created)
         self.voice = voice
         self.origin_s = asyncio.get_running_loop().time()
         self.setup_ms = (self.origin_s - peer.times.began_s) * 1000
@@ -116,7 +115,7 @@ class WebRtcWire:
         self._signalling = signalling
         peer.listen(self.ear)
 
-    async def send_voice(self, frame: bytes) -> None:
+    async def send_voice(self, frame: bytes, key: Key | None) -> None:
         if self._peer.over is not None:
             raise self._peer.over
         self._peer.microphone.say(frame)
@@ -126,9 +125,6 @@ class WebRtcWire:
 
     async def receive(self) -> str | bytes:
         return await self._peer.receive()
-
-    async def on_event(self, event: ServerEvent, log: WireLog) -> None:
-        pass
 
     async def hang_up(self) -> str | None:
         try:
@@ -140,14 +136,8 @@ class WebRtcWire:
     def setup(self) -> SetupReport | None:
         return self._peer.times.report()
 
-    def media(self) -> MediaReport | None:
-        counts = self.ear.counts
-        return MediaReport(
-            packets_received=counts.received,
-            packets_lost=counts.lost,
-            packets_late=counts.late,
-            packets_reordered=counts.reordered,
-            packets_duplicate=counts.duplicate,
-            concealed_ms=counts.concealed_ms,
-            skipped_ms=counts.skipped_silent * SLOT_MS,
-        )
+    def media(self) -> MediaReport:
+        return self.ear.report()
+
+    def buffer(self) -> None:
+        return None

@@ -27,7 +27,7 @@ from aiortc.rtp import RtpPacket
 
 from loadtest.call import SLOT_MS, CallOver, EndCause
 from loadtest.report import SetupReport
-from loadtest.rtp_playout import RTP_HZ, RtpPlayout
+from loadtest.rtp_playout import OPUS_CLOCK_HZ, RtpPlayout
 
 CHANNEL = "oai-events"
 
@@ -36,7 +36,7 @@ _LAST_CHECK_S = 0.03  # aioice paces its checks by 20 ms, and notices only then 
 _MAX_EVENTS = 10_000
 _MAX_VOICE = 250
 _MAX_EARLY = 100
-_SLOT_TICKS = RTP_HZ * SLOT_MS // 1000
+_SLOT_TICKS = OPUS_CLOCK_HZ * SLOT_MS // 1000
 
 _JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
 
@@ -53,7 +53,7 @@ class _Microphone(MediaStreamTrack):
 
     def say(self, payload: bytes) -> None:
         packet = av.Packet(payload)
-        packet.pts, packet.time_base = self._ticks, Fraction(1, RTP_HZ)
+        packet.pts, packet.time_base = self._ticks, Fraction(1, OPUS_CLOCK_HZ)
         self._ticks += _SLOT_TICKS
         if not self._packets.full():
             self._packets.put_nowait(packet)

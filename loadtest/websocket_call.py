@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -21,14 +21,15 @@ from loadtest.call import (
     CallOver,
     CallPlan,
     EndCause,
+    Key,
     Pcm16,
     Voice,
     frames_of,
 )
 from loadtest.playout import Playout
+from loadtest.realtime_wire import RealtimeWire
 from loadtest.refusal import refusal
-from loadtest.report import MediaReport, SetupReport
-from loadtest.wire import ServerEvent, WireLog, decode_event
+from loadtest.wire import ServerEvent, decode_event
 
 _CONNECT_S = 10.0
 _SEND_S = 5.0
@@ -85,15 +86,15 @@ async def _first_event(connection: ClientConnection) -> ServerEvent:
     return first
 
 
-class WebSocketWire:
+class WebSocketWire(RealtimeWire):
     """See :class:`loadtest.call.Wire`."""
 
-    formats: Mapping[str, Any] = {"input": _PCM, "output": _PCM}
+    formats: ClassVar[Mapping[str, Any]] = {"input": _PCM, "output": _PCM}
 
     def __init__(
         self, connection: ClientConnection, created: ServerEvent, voice: Voice, *, origin_s: float, setup_ms: float
     ) -> None:
-        self.created = created
+        super().__init__(created)
         self.voice = voice
         self.origin_s = origin_s
         self.setup_ms = setup_ms
@@ -101,7 +102,7 @@ class WebSocketWire:
         self._connection = connection
         self._clock = asyncio.get_running_loop().time
 
-    async def send_voice(self, frame: bytes) -> None:
+    async def send_voice(self, frame: bytes, key: Key | None) -> None:
         await self._send(frame.decode())
 
     async def send_event(self, event: Mapping[str, object]) -> None:
@@ -113,20 +114,20 @@ class WebSocketWire:
         except ConnectionClosed as closed:
             raise _closing(closed) from closed
 
-    async def on_event(self, event: ServerEvent, log: WireLog) -> None:
+    async def on_event(self, event: ServerEvent) -> None:
         now_s = self._clock()
         match event.type:
             case "response.output_audio.delta":
                 try:
                     pcm = np.frombuffer(base64.b64decode(event.delta or "", validate=True), dtype="<i2")
                 except (binascii.Error, ValueError):
-                    log.note_error("malformed audio delta")
+                    self.log.note_error("malformed audio delta")
                 else:
                     self.ear.push(event.item_id or "", pcm.astype(np.int16, copy=False), now_s)
             case "response.output_audio.done":
                 self.ear.finish(event.item_id or "", now_s)
             case "response.done":
-                for item_id in log.items_of((event.response and event.response.id) or ""):
+                for item_id in self.log.items_of((event.response and event.response.id) or ""):
                     self.ear.finish(item_id, now_s)
             case "input_audio_buffer.speech_started" | "output_audio_buffer.cleared":
                 await self._flush(now_s)
@@ -135,10 +136,13 @@ class WebSocketWire:
         await self._connection.close()
         return None
 
-    def setup(self) -> SetupReport | None:
+    def setup(self) -> None:
         return None
 
-    def media(self) -> MediaReport | None:
+    def media(self) -> None:
+        return None
+
+    def buffer(self) -> None:
         return None
 
     async def _flush(self, now_s: float) -> None:

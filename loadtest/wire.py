@@ -1,4 +1,4 @@
-"""What a Realtime (GA) server told the caller, folded from its events. Sans-IO.
+"""What a server told the caller beside sound: of a Realtime (GA) server, folded from its events. Sans-IO.
 
 Only documented fields are read, and unknown events are ignored, as the protocol asks of clients (the types of the
 ``openai`` package's ``types/realtime`` folder).
@@ -42,14 +42,53 @@ def decode_event(message: str | bytes) -> ServerEvent:
     return _decoder.decode(message)
 
 
-class WireLog:
-    """Texts and states by turn. ``turn`` is the index of the caller's turn last begun, -1 before the first: what is
-    heard of an item belongs to the turn in which it began, whenever its text comes."""
+class CallLog:
+    """What is known of a call beside its sound. Of a wire that carries nothing else: its id, and what went wrong."""
+
+    def __init__(self, call_id: str | None = None) -> None:
+        self.call_id = call_id
+        """The wire's id of the call."""
+        self.errors: list[str] = []
+        self.keys_heard = ""
+        """What the agent pressed."""
+        self.transferred_to: str | None = None
+        """Where the agent handed the caller over to."""
+
+    @property
+    def ready(self) -> bool:
+        """The caller may begin."""
+        return True
+
+    @property
+    def responding(self) -> bool:
+        """The agent has said that it is about to speak, or still speaks."""
+        return False
+
+    @property
+    def transcripts_due(self) -> bool:
+        """A text of what the caller said is to come."""
+        return False
+
+    def heard_text(self, turn: int) -> str | None:
+        """The server's transcript of what the caller said in a turn; None if the wire had none."""
+        return None
+
+    def agent_transcript(self, turn: int) -> str | None:
+        """The server's text of what the agent says in a turn, whole even where it was cut; None if there was none."""
+        return None
+
+    def note_error(self, description: str) -> None:
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(description)
+
+
+class WireLog(CallLog):
+    """What a Realtime server tells: texts and states by turn. ``turn`` is the index of the caller's turn last begun, -1
+    before the first: what is heard of an item belongs to the turn in which it began, whenever its text comes."""
 
     def __init__(self) -> None:
-        self.session_id: str | None = None
-        self.configured = False
-        self.errors: list[str] = []
+        super().__init__()
+        self._configured = False
         self._utterance_turn: dict[str, int] = {}
         self._heard: dict[str, str | None] = {}
         self._response_turn: dict[str, int] = {}
@@ -58,6 +97,11 @@ class WireLog:
         self._said: dict[str, tuple[int, str]] = {}
         self._said_done: set[str] = set()
         self._response_items: dict[str, list[str]] = {}
+
+    @property
+    def ready(self) -> bool:
+        """The session is as the caller wants it, or won't be."""
+        return self._configured or bool(self.errors)
 
     @property
     def responding(self) -> bool:
@@ -73,9 +117,9 @@ class WireLog:
         item_id = event.item_id or ""
         match event.type:
             case "session.created":
-                self.session_id = event.session.id if event.session else None
+                self.call_id = event.session.id if event.session else None
             case "session.updated":
-                self.configured = True
+                self._configured = True
             case "error":
                 self.note_error(_describe(event.error or EventError()))
             case "input_audio_buffer.speech_started" | "input_audio_buffer.committed":
@@ -104,22 +148,16 @@ class WireLog:
             case "response.output_audio_transcript.done":
                 self._say(event, turn, done=True)
 
-    def note_error(self, description: str) -> None:
-        if len(self.errors) < MAX_ERRORS:
-            self.errors.append(description)
-
     def items_of(self, response_id: str) -> list[str]:
         """The items of a response that audio came for."""
         return self._response_items.get(response_id, [])
 
     def heard_text(self, turn: int) -> str | None:
-        """The server's transcript of what the caller said in a turn; None if the wire had none."""
         texts = [self._heard.get(item) for item, of_turn in self._utterance_turn.items() if of_turn == turn]
         known = [text.strip() for text in texts if text is not None]
         return " ".join(text for text in known if text) if known else None
 
     def agent_transcript(self, turn: int) -> str | None:
-        """The server's text of what the agent says in a turn, whole even where it was cut; None if there was none."""
         texts = [text.strip() for of_turn, text in self._said.values() if of_turn == turn]
         return " ".join(texts) if texts else None
 

@@ -12,17 +12,17 @@ import pytest
 from loadtest import webrtc_call, webrtc_signalling
 from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
-from loadtest.realtime_call import place_realtime_call
+from loadtest.placing import place_planned_call
 from loadtest.script import Turn
 from tests.listening import listening
 from tests.loadtest.realtime_server import Script
-from tests.loadtest.test_realtime_call import QUICK, line
+from tests.loadtest.test_websocket_call import QUICK, line
 from tests.loadtest.webrtc_server import Faults, Heard, webrtc_server
 
 
 async def call(script: Script, *turns: Turn, faults: Faults | None = None, **plan: object) -> tuple[CallTape, Heard]:
     async with webrtc_server(script, faults) as (url, heard):
-        tape = await place_realtime_call(CallPlan(url, turns, patience=QUICK, **plan))  # type: ignore[arg-type]
+        tape = await place_planned_call(CallPlan(url, turns, patience=QUICK, **plan))  # type: ignore[arg-type]
     return tape, heard
 
 
@@ -36,7 +36,7 @@ async def test_one_turn_is_recorded_on_both_sides_with_its_texts() -> None:
     (answer,) = agent
     assert answer.end - answer.start == pytest.approx(0.4 * CALL_RATE_HZ, abs=0.04 * CALL_RATE_HZ)
     assert answer.start - caller[0].end >= 0.24 * CALL_RATE_HZ  # 200 ms of silence, then this caller's buffer
-    assert tape.log.session_id == "sess_1"
+    assert tape.log.call_id == "sess_1"
     assert tape.log.heard_text(0) == "utterance 0"
     assert tape.log.agent_transcript(0) == "answer 0"
     assert heard.loud_frames >= 10
@@ -115,7 +115,7 @@ async def test_a_key_beyond_ascii_goes_out_as_utf8() -> None:
 @pytest.mark.parametrize("when", ["ringing", "talking"])
 async def test_a_caller_who_is_interrupted_hangs_up(when: str) -> None:
     async with webrtc_server(Script(replies=(5_000,)), Faults(silent_channel=when == "ringing")) as (url, heard):
-        calling = asyncio.create_task(place_realtime_call(CallPlan(url, (line("hello"),))))
+        calling = asyncio.create_task(place_planned_call(CallPlan(url, (line("hello"),))))
         async with asyncio.timeout(20):
             while not (heard.offers if when == "ringing" else heard.frames):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -138,7 +138,7 @@ async def test_a_server_that_answers_a_byte_at_a_time_is_not_waited_for(monkeypa
 
     monkeypatch.setattr(webrtc_signalling, "_ANSWER_S", 0.3)
     async with listening(drip) as port:
-        tape = await place_realtime_call(CallPlan(f"http://127.0.0.1:{port}", (line("hello"),)))
+        tape = await place_planned_call(CallPlan(f"http://127.0.0.1:{port}", (line("hello"),)))
     assert tape.end_cause is EndCause.REFUSED
     assert tape.problem is not None
     assert "TimeoutError" in tape.problem
@@ -184,7 +184,7 @@ async def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        tape = await place_realtime_call(CallPlan(url, (line("hello"),)))
+        tape = await place_planned_call(CallPlan(url, (line("hello"),)))
     assert tape.end_cause is EndCause.REFUSED
     assert tape.problem is not None
     assert f"{url}/v1/realtime/calls" in tape.problem

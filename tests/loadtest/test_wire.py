@@ -91,7 +91,7 @@ def test_unknown_and_incomplete_events_are_ignored() -> None:
     log = WireLog()
     for kind in ("response.created", "response.done", "session.created", "rate_limits.updated"):
         note(log, 0, kind, something=[1])
-    assert (log.session_id, log.responding, log.errors) == (None, False, [])
+    assert (log.call_id, log.responding, log.errors) == (None, False, [])
 
 
 @pytest.mark.parametrize("message", ["{", "[]", '"x"', "{}", '{"type": 1}'])

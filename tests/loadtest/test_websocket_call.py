@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection
 from loadtest import websocket_call
 from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
-from loadtest.realtime_call import place_realtime_call
+from loadtest.placing import place_planned_call
 from loadtest.script import Patience, Turn
 from tests.loadtest.realtime_server import Script, Seen, realtime_server
 
@@ -27,7 +27,7 @@ def line(text: str, ms: int = 300, barge_in_after_ms: float | None = None) -> Tu
 
 async def call(script: Script, *turns: Turn, **plan: object) -> tuple[CallTape, Seen]:
     async with realtime_server(script) as (url, seen):
-        tape = await place_realtime_call(CallPlan(url, turns, patience=QUICK, **plan))  # type: ignore[arg-type]
+        tape = await place_planned_call(CallPlan(url, turns, patience=QUICK, **plan))  # type: ignore[arg-type]
     return tape, seen
 
 
@@ -44,7 +44,7 @@ async def test_one_turn_is_recorded_on_both_sides_with_its_texts() -> None:
     assert agent[0].end - agent[0].start == pytest.approx(0.4 * CALL_RATE_HZ, abs=0.01 * CALL_RATE_HZ)
     # 200 ms of silence, then the prebuffer: no caller could have heard it sooner
     assert agent[0].start - caller[0].end >= 0.26 * CALL_RATE_HZ
-    assert tape.log.session_id == "sess_1"
+    assert tape.log.call_id == "sess_1"
     assert tape.log.heard_text(0) == "utterance 0"
     assert tape.log.agent_transcript(0) == "answer 0"
     assert tape.log.errors == []
@@ -161,7 +161,7 @@ async def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"ws://127.0.0.1:{taken.getsockname()[1]}/v1/realtime"
-        tape = await place_realtime_call(CallPlan(url, (line("hello"),)))
+        tape = await place_planned_call(CallPlan(url, (line("hello"),)))
     assert tape.end_cause is EndCause.REFUSED
     assert tape.problem is not None
     assert url in tape.problem

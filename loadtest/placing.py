@@ -1,0 +1,30 @@
+"""Place one call on whatever transport its URL names."""
+
+from __future__ import annotations
+
+from loadtest.address import CallAddress, call_address
+from loadtest.call import CallOver, CallPlan, CallTape, Transport, Wire, no_call
+from loadtest.holding import hold_call
+from loadtest.websocket_call import dial_websocket
+
+
+async def place_planned_call(plan: CallPlan) -> CallTape:
+    """Place the call and stay until its script is over, the other side ends it, or ``max_seconds`` are up.
+
+    Failures to connect are reported in the tape, not raised. Raises :class:`ValueError` for a URL that is none.
+    """
+    try:
+        wire = await _dial(plan, call_address(plan.url, plan.agent))
+    except CallOver as over:
+        return no_call(over, plan.rate_hz)
+    return await hold_call(plan, wire)
+
+
+async def _dial(plan: CallPlan, address: CallAddress) -> Wire:
+    match address.transport:
+        case Transport.WEBRTC:
+            from loadtest.webrtc_call import dial_webrtc  # aiortc takes half a second to import
+
+            return await dial_webrtc(plan, address)
+        case _:
+            return await dial_websocket(plan, address.url)
