@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+OPUS_CLOCK_HZ = 48_000
 WINDOW_S = 0.06
-WINDOW_TICKS = 2880
 """Three packets of 20 ms."""
 MAX_HELD = 32
-FILL_TICKS = 48_000
+FILL_S = 1.0
 """A hole is filled up to one second; behind a longer one the stream goes on as if it had not been. Nor is a hole
 filled faster than the clock: a sender whose timestamps run must not make hours of silence here."""
 MAX_DROPOUT = 1000
@@ -32,6 +32,8 @@ class Packet(NamedTuple):
     ticks: int
     """How much the payload holds; 0 if it cannot be decoded."""
     payload: bytes
+    silent: bool = False
+    """With 0 ticks: it carries no audio, and none is missing (a key, comfort noise)."""
 
 
 class Audio(NamedTuple):
@@ -75,10 +77,14 @@ class JitterCounts:
 
 
 class JitterBuffer:
-    """Every method returns what has become certain, in order; times are of any one monotonic clock."""
+    """Every method returns what has become certain, in order; times are of any one monotonic clock. ``clock_hz`` is
+    that of the stream's timestamps: the ticks of everything here."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock_hz: int = OPUS_CLOCK_HZ) -> None:
         self.counts = JitterCounts()
+        self._clock_hz = clock_hz
+        self._window_ticks = int(WINDOW_S * clock_hz)
+        self._fill_ticks = int(FILL_S * clock_hz)
         self._held: dict[int, tuple[Packet, float]] = {}
         self._started = False
         self._next = 0
@@ -91,7 +97,7 @@ class JitterBuffer:
         self._hole = False
         """Something before the next packet was lost."""
         self._restart_at: int | None = None
-        self._credit_ticks = FILL_TICKS
+        self._credit_ticks = self._fill_ticks
         self._credited_s: float | None = None
 
     @property
@@ -189,7 +195,7 @@ class JitterBuffer:
         first, latest = self._held[min(self._held)][0], self._held[max(self._held)][0]
         media = _signed(latest.timestamp + latest.ticks - first.timestamp, 32)
         due = self.due_s()
-        return media >= WINDOW_TICKS or len(self._held) >= MAX_HELD or (due is not None and now_s >= due)
+        return media >= self._window_ticks or len(self._held) >= MAX_HELD or (due is not None and now_s >= due)
 
     def _give_up(self) -> None:
         """What is missing before the first packet that waits."""
@@ -202,7 +208,7 @@ class JitterBuffer:
 
     def _let_out(self, packet: Packet, now_s: float, pieces: list[Piece]) -> None:
         if packet.ticks == 0:
-            self._hole = True
+            self._hole = self._hole or not packet.silent
             return
         gap = _signed(packet.timestamp - self._timestamp, 32)
         fill = self._allowed(max(gap, 0), now_s)
@@ -217,8 +223,8 @@ class JitterBuffer:
     def _allowed(self, ticks: int, now_s: float) -> int:
         """How much of a hole of this length is filled; spends it."""
         if self._credited_s is not None:
-            earned = int((now_s - self._credited_s) * 48_000)
-            self._credit_ticks = min(FILL_TICKS, self._credit_ticks + max(earned, 0))
+            earned = int((now_s - self._credited_s) * self._clock_hz)
+            self._credit_ticks = min(self._fill_ticks, self._credit_ticks + max(earned, 0))
         self._credited_s = now_s
         filled = min(ticks, self._credit_ticks)
         self._credit_ticks -= filled

@@ -9,10 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streaming.jitter import (
-    FILL_TICKS,
+    FILL_S,
     MAX_DROPOUT,
     MAX_HELD,
     MAX_MISORDER,
+    OPUS_CLOCK_HZ,
     WINDOW_S,
     Audio,
     JitterBuffer,
@@ -23,6 +24,7 @@ from streaming.jitter import (
 )
 
 FRAME = 960
+FILL_TICKS = int(FILL_S * OPUS_CLOCK_HZ)
 FRAME_S = 0.02
 
 

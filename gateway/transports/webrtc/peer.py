@@ -21,6 +21,10 @@ from aiortc import RTCCertificate, RTCDtlsFingerprint, RTCDtlsParameters, RTCDtl
 from aiortc.rtp import is_rtcp
 
 from engines.api import Pcm16
+from gateway.transports.rtp.decoding import OpusDecoding
+from gateway.transports.rtp.receiver import RtpReceiver
+from gateway.transports.rtp.rtcp import FIRST_REPORT_S, REPORT_S, Reports
+from gateway.transports.rtp.watchdog import Verdict, Watchdog
 from gateway.transports.webrtc.candidates import (
     IceConnection,
     IceServer,
@@ -33,10 +37,7 @@ from gateway.transports.webrtc.ice_link import IceLink, run_through
 from gateway.transports.webrtc.named_timers import NamedTimers
 from gateway.transports.webrtc.offer import BadOffer, Local, Offer, parse_offer, write_answer
 from gateway.transports.webrtc.peer_events import LostCause, MediaStats, PeerEvents
-from gateway.transports.webrtc.rtcp import FIRST_REPORT_S, REPORT_S, Reports
-from gateway.transports.webrtc.rtp_receiver import RtpReceiver
 from gateway.transports.webrtc.rtp_sender import RtpSender
-from gateway.transports.webrtc.watchdog import Verdict, Watchdog
 
 __all__ = [
     "BadOffer",
@@ -195,7 +196,7 @@ class MediaPeer:
         self._dtls.on("statechange", self._on_dtls_state)
         if offer.channel is not None:
             self._channel = DataChannel(self._dtls, _ChannelListener(self))
-        self._receiver = RtpReceiver(offer.opus, self._hear)
+        self._receiver = RtpReceiver({offer.opus: OpusDecoding()}, self._hear)
         self._sender = RtpSender(offer.opus, self._send_rtp, self._clock)
         self._reports = Reports(self._sender, self._receiver, cname, self._send_rtp, self._clock)
         fingerprints = {print_.algorithm: print_.value for print_ in certificate.getFingerprints()}

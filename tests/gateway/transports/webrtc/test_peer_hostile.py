@@ -14,6 +14,7 @@ from aiortc.rtp import RtcpByePacket, RtcpRrPacket
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.transports.rtp.receiver import RtpReceiver
 from gateway.transports.webrtc.candidates import (
     MAX_DATAGRAM_BYTES,
     MAX_UNREAD,
@@ -24,7 +25,6 @@ from gateway.transports.webrtc.candidates import (
 )
 from gateway.transports.webrtc.data_channel import MAX_CHANNELS
 from gateway.transports.webrtc.peer import MAX_SOURCES, MediaPeer
-from gateway.transports.webrtc.rtp_receiver import RtpReceiver
 from tests.gateway.transports.webrtc.peer_rig import POLICY, Client, Told, call, loopback_only
 
 pytestmark = pytest.mark.e2e

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.api import Pcm16
-from gateway.transports.webrtc.rtcp import Reports
-from gateway.transports.webrtc.rtp_receiver import RtpReceiver
+from gateway.transports.rtp.decoding import OpusDecoding
+from gateway.transports.rtp.receiver import RtpReceiver
+from gateway.transports.rtp.rtcp import Reports
 from gateway.transports.webrtc.rtp_sender import KEEPALIVE_S, TAIL_FRAMES, RtpSender
 from streaming.audio.level import rms_dbfs
 from streaming.audio.opus import OpusDecoder, OpusEncoder
@@ -46,7 +47,7 @@ class Ear:
 
     def __init__(self) -> None:
         self.blocks: list[Pcm16] = []
-        self.receiver = RtpReceiver(OPUS, self.blocks.append)
+        self.receiver = RtpReceiver({OPUS: OpusDecoding()}, self.blocks.append)
 
     @property
     def samples(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from aiortc.rtp import (
     RtcpByePacket,
@@ -17,8 +18,7 @@ from aiortc.rtp import (
     RtcpSrPacket,
 )
 
-from gateway.transports.webrtc.rtp_receiver import RtpReceiver
-from gateway.transports.webrtc.rtp_sender import RtpSender
+from gateway.transports.rtp.receiver import RtpReceiver
 
 FIRST_REPORT_S = 0.5
 REPORT_S = 2.5
@@ -29,12 +29,28 @@ _REMEMBERED = 8
 _CNAME = 1
 
 
+class Sending(Protocol):
+    """The stream of ours that is reported on."""
+
+    @property
+    def ssrc(self) -> int: ...
+
+    @property
+    def packets(self) -> int: ...
+
+    @property
+    def octets(self) -> int: ...
+
+    def timestamp_at(self, now_s: float) -> int:
+        """The RTP timestamp of a moment."""
+
+
 class Reports:
     """``send`` takes RTCP that is not encrypted yet, and must not raise. Times are of the call's monotonic clock."""
 
     def __init__(
         self,
-        sender: RtpSender,
+        sender: Sending,
         receiver: RtpReceiver,
         cname: str,
         send: Callable[[bytes], None],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.transports.webrtc.watchdog import Verdict, Watchdog
+from gateway.transports.rtp.watchdog import Verdict, Watchdog
 
 
 def test_silence_is_suspect_and_then_the_end() -> None:

@@ -1,0 +1,1 @@
+"""RTP and RTCP (RFC 3550), whoever brings the packets: browsers and phones alike."""
