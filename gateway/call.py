@@ -90,6 +90,10 @@ class Leg(Protocol):
         """Drop what has not left yet, and what the far end has buffered where the wire can say so. Returns whether
         audio was dropped here."""
 
+    def control(self, effect: fx.Control) -> None:
+        """Begin it; :class:`streaming.events.ControlDone` tells the call how it went. Asked only of a leg that can:
+        its session has no other tools."""
+
 
 class Call:
     """One conversation from accept to a recorded cause.
@@ -154,6 +158,9 @@ class Call:
             fx.CancelTimer: self._cancel_timer,
             fx.RecordTurn: self._record_turn,
             fx.Count: lambda e: metrics.count(e.name),
+            fx.Transfer: leg.control,
+            fx.SendDtmf: leg.control,
+            fx.HoldCaller: leg.control,
             fx.EndCall: self._end,
         }
 
@@ -361,10 +368,12 @@ class Call:
 
     def _file_transcript(self) -> None:
         """Copy the newest items into the record: older ones change only by what a client truncates."""
-        for item in self._session.conversation.items[-8:]:
+        for item in self._session.conversation.items[-24:]:
             self._file(item)
 
     def _file(self, item: Item) -> None:
+        if not item.spoken:
+            return
         if item.text:
             self._record.say(item.id, item.role, item.text, cut=item.cut, at_ms=self._now_ms())
         else:

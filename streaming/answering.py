@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
+from streaming.call_control import CallControl
 from streaming.config import BargeIn, ResponseOptions, SessionConfig
 from streaming.conversation import Conversation, Item
 from streaming.effects import CancelEpoch, Count, Effect, HoldPlayout, Notify, Promote, RecordTurn, ReleasePlayout
 from streaming.engine_deadlines import EngineDeadlines
 from streaming.events import AudioQueued, AudioSent, LoadChanged, PlayoutResumed
-from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token
+from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token, ToolCalled
 from streaming.listening import Utterance
 from streaming.notices import Notice, Reason, Status
 from streaming.playback import Playback
@@ -22,6 +25,9 @@ FIRST_CLAUSE_CHARS = 60
 SHORT_CLAUSE_CHARS = 30
 """The longest first clause, and the longest while engines are overloaded: about two seconds of speech to be made before
 the caller hears anything, then one."""
+
+LAST_WORD_S = 0.3
+"""Given to the far end's buffers before a call is ended after its last word."""
 
 MAX_PAST_REPLIES = 16
 """Replies that can still be truncated by a client that played less than it was sent."""
@@ -59,6 +65,7 @@ class Answering:
         self._speculation = Speculation(emit)
         self._engine_deadlines = EngineDeadlines(emit)
         self._playback = Playback(conversation, self.change, emit)
+        self.control = CallControl(config, conversation, new_id, self._context_changed, emit)
         self._past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
 
     # --- beginning a reply ------------------------------------------------------------------------------------
@@ -66,8 +73,8 @@ class Answering:
     def start(self, options: ResponseOptions, utterance: Utterance | None, now: float) -> None:
         """Generate a reply to the conversation as it is; ``utterance`` is the turn it answers, if it was spoken."""
         self.drop_speculation()
-        self.owed = False
-        reply = self._new(options.over(self.config), options.metadata, utterance, now)
+        self._begin_round(utterance)
+        reply = self._new(options.over(self._toolbox()), options.metadata, utterance, now)
         if options.input_text is None:
             messages = self._conversation.messages(reply.config.preamble())
         else:
@@ -90,7 +97,7 @@ class Answering:
         """Begin the reply to words whose turn may not be over. Nothing of it leaves before :meth:`answer`."""
         basis = Basis.of(utterance, self.version)
         self.drop_speculation()
-        reply = self._new(self.config, None, utterance, now)
+        reply = self._new(self._toolbox(), None, utterance, now)
         self._speculation.begin(reply, basis)
         prompt = self._conversation.messages(self.config.preamble(), Message("user", utterance.text))
         reply.generate(prompt, now, speculative=True)
@@ -108,7 +115,7 @@ class Answering:
         if promoted is None:
             self.start(ResponseOptions(), utterance, now)
             return
-        self.owed = False
+        self._begin_round(utterance)
         self._emit(Count("speculation_promoted"))
         self._emit(Promote(promoted.epoch))
         promoted.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
@@ -121,11 +128,15 @@ class Answering:
         if (reply := self._find(event.epoch, "late_token")) is not None and reply.generated is None:
             reply.add_text(event.text, now)
 
+    def tool_called(self, event: ToolCalled, now: float) -> None:
+        if (reply := self._find(event.epoch, "late_tool_call")) is not None and reply.generated is None:
+            reply.add_call(event, now)
+
     def generated(self, event: GenerationDone, now: float) -> None:
         if (reply := self._find(event.epoch, "late_generation")) is None or reply.generated is not None:
             return
         reply.end_text(event.reason, event.usage, now)
-        if not reply.raw.strip():
+        if not reply.raw.strip() and not reply.calls:
             reply.fail("empty_reply", "the language model gave no text")
 
     def failed(self, event: GenerationFailed | SynthesisFailed) -> None:
@@ -150,7 +161,8 @@ class Answering:
 
     @property
     def busy(self) -> bool:
-        return self.reply is not None
+        """Whether no reply may begin now: one is being made or heard, or a tool acts on the call."""
+        return self.reply is not None or self.control.active
 
     @property
     def says_farewell(self) -> bool:
@@ -287,10 +299,9 @@ class Answering:
         if self.held_at is not None:
             times.append(self.held_at + HOLD_MS / 1000)
         elif reply is not None and reply.all_sent:
-            times.append(reply.clock.dry_at(now))
-        heard_at = self._playback.deadline(reply, now)
-        if heard_at is not None:
-            times.append(heard_at)
+            times.append(reply.clock.dry_at(now) if reply.silent_since is None else reply.silent_since + LAST_WORD_S)
+        others = (self._playback.deadline(reply, now), self.control.deadline())
+        times += [time for time in others if time is not None]
         return min(times, default=None)
 
     def advance(self, now: float) -> None:
@@ -305,6 +316,7 @@ class Answering:
             else:
                 self._end(reply, status, "error" if reply.failure else None, reply.heard_item(now), now)
         self._playback.advance(self.reply, now)
+        self.control.on_time(now)
 
     def restart_idle(self, now: float) -> None:
         """The caller is there, though without a word to answer."""
@@ -319,6 +331,7 @@ class Answering:
     def abandon(self, now: float) -> None:
         """After a defect: end what is being made, whatever state it is in."""
         self._speculation.forget()
+        self.control.abandon()
         self._playback.tail = self.held_at = None
         reply, self.reply = self.reply, None
         for epoch in range(max(1, self._epoch - 1), self._epoch + 1):
@@ -379,6 +392,7 @@ class Answering:
         if status in ("completed", "incomplete") and reply.heard_samples(now) < reply.ledger.samples:
             self._playback.tail = reply
             self.idle_since = reply.clock.dry_at(now)
+        self._hand_over_calls(reply, status, now)
         if reply.ends_call is not None:
             self.end_cause = reply.ends_call
         elif status == "failed" and self.config.apology and not reply.is_apology:
@@ -389,8 +403,34 @@ class Answering:
             return reply.generated is not None
         if not reply.all_sent:
             return False
-        waits = self.config.turn.barge_in is BargeIn.HOLD or reply.ends_call is not None
-        return not waits or now >= reply.clock.dry_at(now)
+        waits = self.config.turn.barge_in is BargeIn.HOLD or reply.ends_call is not None or reply.calls
+        if waits and now < reply.clock.dry_at(now):
+            reply.silent_since = None
+            return False
+        if not reply.hangs_up or not reply.ledger.samples:
+            return True
+        reply.silent_since = now if reply.silent_since is None else reply.silent_since
+        return now >= reply.silent_since + LAST_WORD_S
+
+    def _hand_over_calls(self, reply: Reply, status: Status, now: float) -> None:
+        """Its tools act now that all of it was heard; those of a reply that was cut never do."""
+        if status in ("completed", "incomplete"):
+            self.control.begin(reply.calls, reply.item_id, now)
+        elif reply.failure:
+            self.control.drop(reply.calls, reply.item_id, "reply_failed", "not done: the reply could not be spoken")
+        else:
+            self.control.drop(reply.calls, reply.item_id, "interrupted", "not done: the caller spoke before")
+
+    def _begin_round(self, utterance: Utterance | None) -> None:
+        self.control.reply_begins(answers_caller=utterance is not None or self.owed)
+        self.owed = False
+
+    def _toolbox(self) -> SessionConfig:
+        """The configuration of a reply that begins now."""
+        return self.config if self.control.may_call else msgspec.structs.replace(self.config, tools=())
+
+    def _context_changed(self) -> None:
+        self.version += 1
 
     def _active(self) -> list[Reply]:
         return [reply for reply in (self.reply, self._speculation.reply) if reply is not None]

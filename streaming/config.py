@@ -78,6 +78,12 @@ class SessionConfig(msgspec.Struct, frozen=True):
     apology: str = ""
     """Spoken when an engine fails a turn; empty: the failure is only reported."""
     max_call_s: float = 3_600.0
+    tools: tuple[str, ...] = ()
+    """What of :data:`streaming.tools.TOOL_NAMES` the model may call; only what the leg can do."""
+    transfer_targets: tuple[tuple[str, str], ...] = ()
+    """(name, address): the model knows the names only."""
+    goodbye: str = ""
+    """Spoken when the model hangs up without a word."""
 
     def preamble(self) -> tuple[Message, ...]:
         """What the model is told before the conversation: instructions, then the examples as real exchanges."""

@@ -7,12 +7,11 @@ caller heard, once it is known; :meth:`Conversation.messages` is the prompt made
 from __future__ import annotations
 
 import enum
-import itertools
 from typing import Literal
 
 import msgspec
 
-from streaming.jobs import Message
+from streaming.jobs import Message, ToolCall
 
 MAX_ITEMS = 1_000
 """Items kept in one call. Beyond it the oldest that is not a system message goes."""
@@ -20,6 +19,9 @@ MAX_ITEMS = 1_000
 MAX_ITEM_CHARS = 64_000
 MAX_CHARS = 256_000
 """Text of all items together; beyond it, too, the oldest go: more than any model here reads."""
+
+NO_RESULT = '{"status":"unknown"}'
+"""What the model is told of a call whose result was deleted, or is not there yet."""
 
 Role = Literal["system", "user", "assistant"]
 ROOT = "root"
@@ -33,6 +35,10 @@ class PartKind(enum.Enum):
     INPUT_AUDIO = "input_audio"
     OUTPUT_TEXT = "output_text"
     OUTPUT_AUDIO = "output_audio"
+    FUNCTION_CALL = "function_call"
+    """No part but an item of its own: a tool called by the agent; ``text`` is the arguments."""
+    FUNCTION_CALL_OUTPUT = "function_call_output"
+    """As well: what became of it."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -47,6 +53,14 @@ class Item(msgspec.Struct, frozen=True):
     text: str | None
     status: Literal["in_progress", "completed", "incomplete"] = "completed"
     cut: bool = False
+    call_id: str = ""
+    """Of a tool's call, and of its result."""
+    name: str = ""
+
+    @property
+    def spoken(self) -> bool:
+        """Whether it is a message: what somebody said or wrote."""
+        return self.kind not in (PartKind.FUNCTION_CALL, PartKind.FUNCTION_CALL_OUTPUT)
 
 
 class ItemError(Exception):
@@ -120,10 +134,31 @@ class Conversation:
         """The prompt: the preamble, then every item that has words, then what follows. Neighbours of one role are
         joined, because a caller who goes on talking is still saying one thing to the model; but an example's answer
         and a greeting are two things."""
-        spoken = [Message(item.role, _as_heard(item)) for item in self._items]
+        spoken = self._messages()
         if preamble and preamble[-1].role == "system":
             return (*preamble[:-1], *_join([preamble[-1], *spoken, *following]))
         return (*preamble, *_join([*spoken, *following]))
+
+    def _messages(self) -> list[Message]:
+        """Every item as it goes into a prompt: a tool's result follows at once on the message that called it, whatever
+        came in between, and every call has one."""
+        results = {item.call_id: item for item in self._items if item.kind is PartKind.FUNCTION_CALL_OUTPUT}
+        messages: list[Message] = []
+        caller: int | None = None
+        for item in self._items:
+            if item.spoken:
+                messages.append(Message(item.role, _as_heard(item)))
+                caller = len(messages) - 1 if item.role == "assistant" else None
+            elif item.kind is PartKind.FUNCTION_CALL:
+                if caller is None:
+                    messages.append(Message("assistant", ""))
+                    caller = len(messages) - 1
+                call = ToolCall(item.call_id, item.name, item.text or "")
+                said = messages[caller]
+                messages[caller] = Message("assistant", said.content, (*said.calls, call))
+                result = results.get(item.call_id)
+                messages.append(Message("tool", (result.text if result else None) or NO_RESULT, call_id=item.call_id))
+        return messages
 
     def _index(self, item_id: str, param: str = "item_id") -> int:
         for index, item in enumerate(self._items):
@@ -145,9 +180,14 @@ def _as_heard(item: Item) -> str:
 
 
 def _join(messages: list[Message]) -> tuple[Message, ...]:
-    spoken = (message for message in messages if message.content.strip())
+    spoken = (message for message in messages if message.content.strip() or message.calls)
     joined: list[Message] = []
-    for role, run in itertools.groupby(spoken, key=lambda message: message.role):
-        separator = "\n" if role == "system" else " "
-        joined.append(Message(role, separator.join(message.content.strip() for message in run)))
+    for message in spoken:
+        before = joined[-1] if joined else None
+        if before is None or before.role != message.role or message.role == "tool":
+            joined.append(msgspec.structs.replace(message, content=message.content.strip()))
+            continue
+        separator = "\n" if message.role == "system" else " "
+        content = f"{before.content}{separator}{message.content.strip()}".strip()
+        joined[-1] = Message(message.role, content, (*before.calls, *message.calls))
     return tuple(joined)

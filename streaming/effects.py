@@ -90,6 +90,32 @@ class Count(msgspec.Struct, frozen=True):
     name: str
 
 
+class Transfer(msgspec.Struct, frozen=True):
+    """Hand the caller over to an address that the agent's owner allowed. This and the other two are answered by one
+    ``ControlDone`` with the same ``tool_call``; only one of them is ever under way."""
+
+    tool_call: str
+    target: str
+
+
+class SendDtmf(msgspec.Struct, frozen=True):
+    """Press keys (``0-9*#A-D``, at most 32) on the caller's line."""
+
+    tool_call: str
+    digits: str
+
+
+class HoldCaller(msgspec.Struct, frozen=True):
+    """Put the caller on hold, or take them back. Until they are back nothing is spoken."""
+
+    tool_call: str
+    on: bool
+
+
+Control = Transfer | SendDtmf | HoldCaller
+"""What a session asks of its line, each at most once for one tool call (of a hold: once on, once off)."""
+
+
 class EndCall(msgspec.Struct, frozen=True):
     cause: str
 
@@ -114,5 +140,6 @@ Effect = (
     | CancelTimer
     | RecordTurn
     | Count
+    | Control
     | EndCall
 )

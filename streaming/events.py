@@ -54,6 +54,15 @@ class LoadChanged(msgspec.Struct, frozen=True):
     short_clauses: bool = False
 
 
+class ControlDone(msgspec.Struct, frozen=True):
+    """What the line made of a control effect. ``code`` is None when it was done; else it could not be, and
+    ``message`` says why, in words for the model."""
+
+    tool_call: str
+    code: str | None = None
+    message: str = ""
+
+
 class HungUp(msgspec.Struct, frozen=True):
     """The leg is gone."""
 
@@ -162,6 +171,7 @@ Event = (
     | AudioSent
     | PlayoutResumed
     | LoadChanged
+    | ControlDone
     | HungUp
     | TimerFired
     | Drain

@@ -34,11 +34,22 @@ class Priority(enum.IntEnum):
     """Work for a turn that may not have ended."""
 
 
-class Message(msgspec.Struct, frozen=True):
-    """One message of a prompt."""
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of a tool. ``arguments`` is JSON text as the model wrote it, which need not be JSON."""
 
-    role: Literal["system", "user", "assistant"]
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a prompt. ``calls`` are those an assistant made after its words; a ``tool`` message is the result
+    of the call ``call_id``, and follows at once on the message that called."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
 
 
 # --- speech-to-text -------------------------------------------------------------------------------------------
@@ -108,6 +119,14 @@ class EndOfTurnScored(msgspec.Struct, frozen=True):
 # --- language model -------------------------------------------------------------------------------------------
 
 
+class Tool(msgspec.Struct, frozen=True):
+    """What the model may call. ``parameters`` is a JSON Schema of an object, as JSON text."""
+
+    name: str
+    description: str
+    parameters: str
+
+
 class Generate(msgspec.Struct, frozen=True):
     """Stream a reply to ``messages``. A second one for the same call and epoch is a defect."""
 
@@ -118,6 +137,7 @@ class Generate(msgspec.Struct, frozen=True):
     deadline: float
     max_tokens: int = 256
     temperature: float = 0.0
+    tools: tuple[Tool, ...] = ()
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -125,6 +145,16 @@ class Token(msgspec.Struct, frozen=True):
 
     epoch: int
     text: str
+
+
+class ToolCalled(msgspec.Struct, frozen=True):
+    """The model calls a tool: one whole call, among the tokens. Whether there is such a tool and whether it can be
+    called like this is not the engine's to judge; what could not be read at all has no ``name``."""
+
+    epoch: int
+    call_id: str
+    name: str
+    arguments: str
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -193,5 +223,5 @@ class SynthesisFailed(msgspec.Struct, frozen=True):
 
 
 Transcript = PartialTranscript | FinalTranscript | TranscriptionFailed
-Generation = Token | GenerationDone | GenerationFailed
+Generation = Token | ToolCalled | GenerationDone | GenerationFailed
 Synthesis = SynthesisChunk | SynthesisFailed

@@ -16,12 +16,13 @@ from streaming.effects import (
     CancelGeneration,
     CancelJobs,
     ClosePlayout,
+    Count,
     Effect,
     Notify,
     OpenPlayout,
 )
 from streaming.heard import HeardLedger
-from streaming.jobs import Generate, Message, Priority, Synthesize, Usage, WordEnd
+from streaming.jobs import Generate, Message, Priority, Synthesize, ToolCalled, Usage, WordEnd
 from streaming.notices import (
     OutputEnded,
     OutputStarted,
@@ -36,6 +37,7 @@ from streaming.notices import (
 from streaming.pacing import PlayoutClock
 from streaming.text.clauses import ClauseSplitter, Segment
 from streaming.text.speakable import speakable
+from streaming.tools import END_CALL, definitions, may_call
 from streaming.turn_times import TurnTimes
 
 AHEAD_S = 3.0
@@ -49,6 +51,7 @@ STEP_S = 15.0
 """Bounds on waiting for a first token, and for a next token or piece of audio."""
 
 MAX_REPLY_CHARS = 20_000
+MAX_CALLS = 8
 
 FRAME_MS = 20
 """The longest frame of any leg: less than this may stay behind in a pacer."""
@@ -94,6 +97,10 @@ class Reply:
         self.usage = Usage()
         self.generated: str | None = None
         """Why the text ended ("stop", "length"), None while it goes on."""
+        self.calls: list[ToolCalled] = []
+        """The tools it calls: none acts before all of it was heard."""
+        self.silent_since: float | None = None
+        """When all of it had been heard, of a reply that hangs up: a moment later the line may close."""
         self.progress_at = speech_end_at
         self.status: Status = "in_progress"
         self._call_id = call_id
@@ -125,6 +132,7 @@ class Reply:
                 deadline=now + 0.25,
                 max_tokens=self.config.max_output_tokens,
                 temperature=self.config.temperature,
+                tools=definitions(self.config),
             )
         )
 
@@ -160,7 +168,16 @@ class Reply:
             self._emit(CancelGeneration(self.epoch))
             self.end_text("length", self.usage, now)
 
+    def add_call(self, call: ToolCalled, now: float) -> None:
+        self.progress_at = now
+        if len(self.calls) < MAX_CALLS:
+            self.calls.append(call)
+        else:
+            self._emit(Count("tool_call_dropped"))
+
     def end_text(self, reason: str, usage: Usage, now: float) -> None:
+        if self.hangs_up and not self.raw.strip() and self.config.goodbye:
+            self.add_text(self.config.goodbye, now)
         self.progress_at = now
         self.generated = reason
         self.usage = usage
@@ -226,6 +243,11 @@ class Reply:
     @property
     def live(self) -> bool:
         return self.state is ReplyState.LIVE
+
+    @property
+    def hangs_up(self) -> bool:
+        """Whether the call is over once all of it was heard."""
+        return may_call(END_CALL, self.config) and any(call.name == END_CALL for call in self.calls)
 
     @property
     def made(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streaming import events as ev
-from streaming.answering import Answering
+from streaming.answering import LAST_WORD_S, Answering
 from streaming.caller_items import CallerItems
 from streaming.config import BargeIn, ResponseOptions, SessionConfig
 from streaming.conversation import Conversation
@@ -26,6 +26,7 @@ from streaming.jobs import (
     PartialTranscript,
     SynthesisFailed,
     Token,
+    ToolCalled,
     TranscriptionFailed,
 )
 from streaming.keypad_turns import KeypadTurns
@@ -34,8 +35,6 @@ from streaming.notices import CommandFailed, InputCleared, Notice, SpeechStarted
 from streaming.vad import samples_to_ms
 
 LEAST_COMMIT_MS = 100
-LAST_WORD_S = 0.3
-"""Given to the far end's buffers before a call is ended after its last word."""
 
 
 class Session:
@@ -74,6 +73,7 @@ class Session:
             TranscriptionFailed: self._listening.transcript,
             EndOfTurnScored: self._listening.scored,
             Token: self._answering.token,
+            ToolCalled: self._answering.tool_called,
             GenerationDone: self._answering.generated,
             GenerationFailed: lambda e, now: self._answering.failed(e),
             SynthesisFailed: lambda e, now: self._answering.failed(e),
@@ -83,6 +83,7 @@ class Session:
             ev.TimerFired: self._time_came,
             ev.LoadChanged: self._load_changed,
             ev.Answered: self._answered,
+            ev.ControlDone: self._answering.control.done,
             ev.HungUp: lambda e, now: self._end(e.cause),
             ev.Drain: self._drain,
             ev.Configure: self._configure,
@@ -108,6 +109,8 @@ class Session:
             if self._answering.held_at is not None:
                 return "held"
             return "speaking" if reply.clock.sent_samples else "thinking"
+        if (acting := self._answering.control.state) is not None:
+            return acting
         if self._listening.closing:
             return "thinking"
         return "hearing" if self._listening.current is not None or self._keypad.open else "waiting"
@@ -242,7 +245,7 @@ class Session:
             if self._listening.configure(event.config.language, event.config.turn):
                 self._answering.release()
                 self._notify(InputCleared())
-        self.config = self._answering.config = event.config
+        self.config = self._answering.config = self._answering.control.config = event.config
         self._answering.version += 1
 
     # --- the client's commands --------------------------------------------------------------------------------
@@ -275,10 +278,10 @@ class Session:
 
     def _create_response(self, event: ev.CreateResponse, now: float) -> None:
         waiting = self._listening.closing
-        if self._answering.busy or self._wanted is not None:
+        if self._answering.reply is not None or self._wanted is not None:
             code = "conversation_already_has_active_response"
             self._notify(CommandFailed(code, "a response is already being made", None, event.event_id))
-        elif waiting:
+        elif waiting or self._answering.busy:
             self._wanted = event.options
         else:
             self._answering.start(event.options, None, now)
@@ -330,6 +333,9 @@ class Session:
         """After every event: what became ready moves on, and one timer is set for what can't wait longer."""
         if self.ended is None:
             self._answering.advance(now)
+            if self._answering.control.ends is not None:
+                self._end(self._answering.control.ends)
+                return
             if self._answering.end_cause is not None and self._last_word_at is None:
                 self._last_word_at = now
             if self._last_word_at is not None and now >= self._last_word_at + LAST_WORD_S:
@@ -342,8 +348,11 @@ class Session:
         if self._unanswered is not None and not self._answering.busy:
             utterance, self._unanswered = self._unanswered, None
             self._answering.answer(utterance, None, now)
-        if self._answering.owed and self._listening.newest is None and not self._answering.busy and not self._draining:
+        owed = self._answering.owed or self._answering.control.owed
+        if owed and self._listening.newest is None and not self._answering.busy and not self._draining:
             self._answering.start(ResponseOptions(), None, now)
+        if self._answering.owed or self._unanswered is not None or self._wanted is not None:
+            self._answering.control.take_back(now)
         last = self._last_word_at + LAST_WORD_S if self._last_word_at is not None else None
         times = (
             self._listening.deadline(),

@@ -30,10 +30,11 @@ from streaming.jobs import (
     SynthesisFailed,
     Synthesize,
     Token,
+    ToolCalled,
     TranscriptionFailed,
 )
 
-VERSION = 1
+VERSION = 2
 MAGIC = "offhook-host"
 MAX_FRAME_BYTES = 8 * 2**20
 """A prompt of a thousand long messages fits; a length beyond it is garbage."""
@@ -223,6 +224,11 @@ class NextToken(_Message, frozen=True):
     result: Token
 
 
+class Called(_Message, frozen=True):
+    job: int
+    result: ToolCalled
+
+
 class Generated(_Message, frozen=True):
     job: int
     result: GenerationDone
@@ -279,7 +285,7 @@ class Pong(_Message, frozen=True):
     vitals: Vitals
 
 
-Result = Partial | Final | FinalFailed | NextToken | Generated | GenerateFailed | Chunk | SpeechFailed
+Result = Partial | Final | FinalFailed | NextToken | Called | Generated | GenerateFailed | Chunk | SpeechFailed
 FromHost = Loaded | LoadFailed | Unloaded | Result | Pong
 
 RESULTS: dict[type, type[Any]] = {
@@ -287,6 +293,7 @@ RESULTS: dict[type, type[Any]] = {
     FinalTranscript: Final,
     TranscriptionFailed: FinalFailed,
     Token: NextToken,
+    ToolCalled: Called,
     GenerationDone: Generated,
     GenerationFailed: GenerateFailed,
     SynthesisChunk: Chunk,

@@ -72,6 +72,12 @@ def _read_part(part: ContentPart, role: Role, path: str) -> tuple[PartKind, str]
 
 def show_item(item: Item, heard: bool = True) -> dict[str, Any]:
     """The wire shape. ``heard`` False withholds the transcript of the caller's audio (transcription is off)."""
+    if item.kind is PartKind.FUNCTION_CALL:
+        called = {"call_id": item.call_id, "name": item.name, "arguments": item.text or ""}
+        return {"id": item.id, "object": "realtime.item", "type": "function_call", "status": item.status, **called}
+    if item.kind is PartKind.FUNCTION_CALL_OUTPUT:
+        result = {"call_id": item.call_id, "output": item.text or ""}
+        return {"id": item.id, "object": "realtime.item", "type": item.kind.value, "status": item.status, **result}
     return {
         "id": item.id,
         "object": "realtime.item",

@@ -31,6 +31,7 @@ from gateway.transports.outbox import GONE_S, Outbox
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
 from streaming.audio.resample import Resampler
 from streaming.config import SessionConfig
+from streaming.effects import Control
 from streaming.jobs import INPUT_RATE_HZ
 from streaming.notices import Notice
 
@@ -299,6 +300,10 @@ class WebSocketLeg:
         """Audio that a slow peer has not taken is stale now. What it has taken it clears by itself, on
         ``speech_started`` or because it asked for the cancel."""
         return self.outbox.drop_audio()
+
+    def control(self, effect: Control) -> None:
+        """There is no line here: the agent has no tool that asks for one."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Move what the protocol has to send into the outbox."""

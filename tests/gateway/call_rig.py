@@ -22,6 +22,7 @@ from gateway.phrases import Phrases
 from gateway.records.call_record import CallRecord
 from gateway.telemetry.metrics import Metrics
 from streaming.config import BargeIn, SessionConfig, TurnDetection, TurnMode
+from streaming.effects import Control
 from streaming.jobs import Synthesis, SynthesisChunk, Synthesize
 from streaming.notices import Notice, Response, ResponseDone
 
@@ -137,6 +138,7 @@ class RecordingLeg:
         self.congested = False
         self.log: list[Notice | Frame | str] = []
         self.on_notice: Callable[[Notice], None] | None = None
+        self.controls: list[Control] = []
         self.play_fails = 0
         self.notify_fails: type[Notice] | None = None
 
@@ -156,6 +158,9 @@ class RecordingLeg:
     def clear(self) -> bool:
         self.log.append("clear")
         return False
+
+    def control(self, effect: Control) -> None:
+        self.controls.append(effect)
 
     @property
     def frames(self) -> list[Frame]:

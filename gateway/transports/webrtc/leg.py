@@ -12,6 +12,7 @@ from engines.api import Pcm16
 from gateway.realtime.protocol import RealtimeProtocol
 from gateway.transports.outbox import CONGESTED_BYTES, Outbox
 from gateway.transports.webrtc.peer import MediaStats
+from streaming.effects import Control
 from streaming.notices import Notice
 
 LEAD_MS = 40
@@ -81,6 +82,10 @@ class WebRtcLeg:
         self._played_at = 0.0
         self._peer.clear()
         return False
+
+    def control(self, effect: Control) -> None:
+        """There is no line here: the agent has no tool that asks for one."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Move what the protocol has to send into the outbox."""

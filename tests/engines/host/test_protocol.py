@@ -111,6 +111,10 @@ from_host = st.one_of(
     carried(wire.Final, st.builds(jobs.FinalTranscript, utterance=numbers, revision=numbers, text=texts)),
     carried(wire.FinalFailed, failing(jobs.TranscriptionFailed, "utterance", "revision")),
     carried(wire.NextToken, st.builds(jobs.Token, epoch=numbers, text=texts)),
+    carried(
+        wire.Called,
+        st.builds(jobs.ToolCalled, epoch=numbers, call_id=texts, name=texts, arguments=texts),
+    ),
     carried(wire.Generated, done),
     carried(wire.GenerateFailed, failing(jobs.GenerationFailed, "epoch")),
     carried(wire.Chunk, chunks),

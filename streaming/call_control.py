@@ -1,0 +1,250 @@
+"""What the model's tool calls do to the call: each at most once, one after another, and one result for every call.
+
+The calls of a reply are handed over when it ends. Only those of a reply that was heard to its end are done; whatever
+cut the reply, they die with it. Every call and its result enter the conversation, so the model knows what it did.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from streaming.config import SessionConfig
+from streaming.conversation import Conversation, Item, ItemError, PartKind
+from streaming.effects import Count, Effect, HoldCaller, Notify, SendDtmf, Transfer
+from streaming.events import ControlDone
+from streaming.jobs import ToolCall, ToolCalled
+from streaming.notices import ItemAdded
+from streaming.tools import Action, HangUp, HoldFor, Press, ToolError, TransferTo, read_call
+
+TRANSFER_BOUND_S = 120.0
+"""A transfer may ring at the other end for long."""
+CONTROL_BOUND_S = 20.0
+MAX_ROUNDS = 4
+"""Replies in a row that answer only the results of tools. The next has no tools, so it must be words."""
+MAX_CALL_ID_CHARS = 64
+
+AGENT_HUNG_UP = "agent_hung_up"
+TRANSFERRED = "transferred"
+
+
+@dataclass(slots=True)
+class _Running:
+    """The one call that is under way. ``until``: its bound, or of a hold when the caller is taken back."""
+
+    call: ToolCall
+    action: Action
+    until: float
+    on_hold: bool = False
+    coming_back: bool = False
+
+
+class CallControl:
+    """``changed`` is told that the context is another now."""
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        conversation: Conversation,
+        new_id: Callable[[str], str],
+        changed: Callable[[], None],
+        emit: Callable[[Effect], None],
+    ) -> None:
+        self.config = config
+        self.owed = False
+        """The model has results to answer."""
+        self.ends: str | None = None
+        """Why the call is over: the model hung up, or handed the caller over."""
+        self._conversation = conversation
+        self._new_id = new_id
+        self._changed = changed
+        self._emit = emit
+        self._waiting: deque[tuple[ToolCall, Action]] = deque()
+        self._running: _Running | None = None
+        self._given_up: str | None = None
+        """The transfer that took too long: it may succeed all the same."""
+        self._rounds = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether something is under way: then no reply begins."""
+        return self._running is not None or self.ends is not None
+
+    @property
+    def state(self) -> str | None:
+        """For people; None: nothing is under way."""
+        if self._running is None:
+            return None
+        match self._running.action:
+            case TransferTo():
+                return "transferring"
+            case HoldFor():
+                return "on_hold"
+            case _:
+                return "acting"
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the reply that begins now is given tools."""
+        return self._rounds <= MAX_ROUNDS
+
+    def reply_begins(self, *, answers_caller: bool) -> None:
+        self._rounds = self._rounds + 1 if self.owed and not answers_caller else 0
+        self.owed = False
+
+    # --- a reply's calls --------------------------------------------------------------------------------------
+
+    def begin(self, calls: Sequence[ToolCalled], item_id: str, now: float) -> None:
+        """The reply of this item was heard to its end: do what it calls for, what ends the call after all else."""
+        todo: list[tuple[ToolCall, Action]] = []
+        at = item_id
+        for call in self._named(calls):
+            at = self._file_call(call, at)
+            try:
+                todo.append((call, read_call(call.name, call.arguments, self.config)))
+            except ToolError as error:
+                self._emit(Count("tool_call_refused"))
+                self._file_result(call, error.code, str(error))
+                self.owed = True
+        todo.sort(key=lambda one: isinstance(one[1], HangUp | TransferTo))
+        self._waiting.extend(todo)
+        self._next(now)
+
+    def drop(self, calls: Sequence[ToolCalled], item_id: str, code: str, message: str) -> None:
+        """The reply of this item was cut: none of its calls is done."""
+        at = item_id
+        for call in self._named(calls):
+            self._emit(Count("tool_call_dropped"))
+            at = self._file_call(call, at)
+            self._file_result(call, code, message)
+
+    # --- what becomes of them ---------------------------------------------------------------------------------
+
+    def done(self, event: ControlDone, now: float) -> None:
+        running = self._running
+        if running is None or running.call.id != event.tool_call:
+            self._emit(Count("late_control"))
+            if event.code is None and event.tool_call == self._given_up:
+                self.ends = TRANSFERRED  # the caller is with someone else, whatever was thought of it
+            return
+        if isinstance(running.action, HoldFor) and event.code is None and not running.coming_back:
+            running.on_hold = True
+            running.until = now + running.action.seconds
+            return
+        self._settle(running, event.code, event.message, now)
+
+    def take_back(self, now: float) -> None:
+        """The caller on hold is wanted: let them hear again."""
+        running = self._running
+        if running is not None and running.on_hold and not running.coming_back:
+            running.coming_back = True
+            running.until = now + CONTROL_BOUND_S
+            self._emit(HoldCaller(running.call.id, on=False))
+
+    def deadline(self) -> float | None:
+        """When :meth:`on_time` wants to be called at the latest."""
+        return None if self._running is None else self._running.until
+
+    def on_time(self, now: float) -> None:
+        running = self._running
+        if running is None or now < running.until:
+            return
+        if running.on_hold and not running.coming_back:
+            self.take_back(now)
+            return
+        self._emit(Count("control_timeout"))
+        if isinstance(running.action, TransferTo):
+            self._given_up = running.call.id
+        self._settle(running, "timeout", "it was not done in time", now)
+
+    def abandon(self) -> None:
+        """After a defect: nothing is under way any more."""
+        running, self._running = self._running, None
+        waiting = [call for call, _ in self._waiting]
+        self._waiting.clear()
+        if running is not None:
+            self._given_up = running.call.id if isinstance(running.action, TransferTo) else None
+            waiting.insert(0, running.call)
+        for call in waiting:
+            self._file_result(call, "internal_error", "a defect ended it")
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _next(self, now: float) -> None:
+        while self._waiting and self._running is None and self.ends is None:
+            call, action = self._waiting.popleft()
+            match action:
+                case HangUp():
+                    self._file_result(call, None, "")
+                    self.ends = AGENT_HUNG_UP
+                case TransferTo(_, address):
+                    self._start(call, action, now + TRANSFER_BOUND_S, Transfer(call.id, address))
+                case Press(digits):
+                    self._start(call, action, now + CONTROL_BOUND_S, SendDtmf(call.id, digits))
+                case HoldFor():
+                    self._start(call, action, now + CONTROL_BOUND_S, HoldCaller(call.id, on=True))
+        if self.ends is not None:
+            for call, _ in self._waiting:
+                self._file_result(call, "call_ended", "the call ended before")
+            self._waiting.clear()
+
+    def _start(self, call: ToolCall, action: Action, until: float, effect: Effect) -> None:
+        self._running = _Running(call, action, until)
+        self._emit(Count(f"tool_{call.name}"))
+        self._emit(effect)
+
+    def _settle(self, running: _Running, code: str | None, message: str, now: float) -> None:
+        self._running = None
+        self._file_result(running.call, code, message)
+        if code is None and isinstance(running.action, TransferTo):
+            self.ends = TRANSFERRED
+        else:
+            if code is not None:
+                self._emit(Count("tool_failed"))
+            self.owed = True
+        self._next(now)
+
+    def _named(self, calls: Sequence[ToolCalled]) -> list[ToolCall]:
+        """The calls, each with an id that no other has."""
+        used = {item.call_id for item in self._conversation.items if item.call_id}
+        named = []
+        for call in calls:
+            call_id = call.call_id
+            if not call_id or len(call_id) > MAX_CALL_ID_CHARS or call_id in used:
+                call_id = self._new_id("call")
+            used.add(call_id)
+            named.append(ToolCall(call_id, call.name, call.arguments))
+        return named
+
+    def _file_call(self, call: ToolCall, after: str) -> str:
+        item = Item(
+            self._new_id("item"),
+            "assistant",
+            PartKind.FUNCTION_CALL,
+            call.arguments,
+            call_id=call.id,
+            name=call.name,
+        )
+        self._add(item, after)
+        return item.id
+
+    def _file_result(self, call: ToolCall, code: str | None, message: str) -> None:
+        result = {"status": "done"} if code is None else {"status": "failed", "error": code}
+        if message:
+            result["message"] = message
+        text = msgspec.json.encode(result).decode()
+        item = Item(
+            self._new_id("item"), "assistant", PartKind.FUNCTION_CALL_OUTPUT, text, call_id=call.id, name=call.name
+        )
+        self._add(item, None)
+
+    def _add(self, item: Item, after: str | None) -> None:
+        try:
+            previous = self._conversation.add(item, after)
+        except ItemError:  # its reply's item was deleted meanwhile
+            previous = self._conversation.add(item)
+        self._changed()
+        self._emit(Notify(ItemAdded(item, previous, done=True)))
