@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -28,6 +28,8 @@ from pydantic_settings import (
 from engines.api import EngineError
 from engines.registry import Kind, Lineup
 from engines.selection import select
+from gateway.agent_settings import DEFAULT_INSTRUCTIONS
+from gateway.agent_settings import AgentSettings as AgentSettings
 from gateway.carrier_settings import (
     JambonzSettings,
     PlivoSettings,
@@ -38,6 +40,8 @@ from gateway.carrier_settings import (
 )
 from gateway.engine_settings import EngineSettings, comma_separated
 from gateway.media_settings import MediaSettings
+from gateway.outbound_settings import OutboundSettings
+from gateway.phone_settings import PhoneSettings
 from gateway.security.origins import parse_origin
 from streaming.config import Eagerness
 
@@ -50,23 +54,7 @@ CALLS_PER_CORE = 8
 
 _OF_A_LANGUAGE: tuple[Kind, ...] = ("stt", "tts")
 
-DEFAULT_INSTRUCTIONS = (
-    "You are a helpful voice assistant on a phone call. Answer in one or two short spoken sentences, "
-    "without lists, headings or symbols."
-)
-"""For a Realtime client that names no agent and sends no instructions."""
-
-BAKERY_INSTRUCTIONS = (
-    "You are the receptionist of Blue Door Bakery. Our opening hours are Monday to Saturday, eight a.m. to six p.m. "
-    "We are closed on Sunday. Our shop is at twelve Harbour Street. We sell bread, cakes and croissants. "
-    "Answer the caller in one short, friendly sentence."
-)
-"""Short, because a model without a kept cache reads it again at every turn."""
-
-BAKERY_EXAMPLES = (("When are you open?", "We are open Monday to Saturday, from eight to six."),)
-BAKERY_GREETING = "Hello, this is Blue Door Bakery. How can I help you?"
 FAREWELL = "I am sorry, this line has to close now. Goodbye."
-APOLOGY = "I am sorry, I did not manage to answer that. Could you say it again?"
 
 
 class ConfigurationError(Exception):
@@ -92,44 +80,6 @@ def _network(value: str) -> str:
 
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(comma_separated)]
 Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(comma_separated)]
-
-
-Line = Annotated[str, Field(min_length=1, max_length=1_000)]
-Example = tuple[Line, Line]
-"""What a caller might say, and how the agent would answer. Small models follow these better than instructions."""
-
-
-class AgentSettings(BaseModel):
-    """``[agents.NAME]``: who answers, and how. Chosen by ``?agent=NAME``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    instructions: str = Field(default=DEFAULT_INSTRUCTIONS, description="the system prompt")
-    examples: tuple[Example, ...] = Field(
-        default=(), max_length=20, description="exchanges shown to the model: [[caller, agent], ...]"
-    )
-    greeting: str = Field(default="", description="spoken when the call is answered; empty: the caller speaks first")
-    voice: str = Field(default="", description="a voice of the preset's text-to-speech; empty: its default")
-    language: str = Field(default="en", description="BCP 47 tag")
-    apology: str = Field(default=APOLOGY, description="spoken when an engine fails a turn; empty: silence")
-    speed: float = Field(default=1.0, ge=0.25, le=1.5, description="of speech")
-    speculate: bool = Field(default=True, description="transcribe and generate before the turn has surely ended")
-    silence_ms: int = Field(default=300, ge=100, le=5_000, description="the least silence before a turn may end")
-    eagerness: Eagerness = Field(
-        default=Eagerness.HIGH,
-        description="longest wait for a caller who sounds unfinished: low 8 s, medium 4, high 2, auto 4",
-    )
-    threshold: float = Field(default=0.5, gt=0, lt=1, description="voice activity probability that counts as speech")
-    idle_timeout_ms: int | None = Field(
-        default=None, ge=1_000, le=120_000, description="prompt a silent caller after this"
-    )
-    max_output_tokens: int = Field(default=96, ge=1, le=4_096, description="the longest reply")
-    temperature: float = Field(default=0.0, ge=0, le=2, description="0: always the likeliest token")
-
-
-DEFAULT_AGENT = AgentSettings(
-    instructions=BAKERY_INSTRUCTIONS, examples=BAKERY_EXAMPLES, greeting=BAKERY_GREETING, max_output_tokens=64
-)
 
 
 class Settings(BaseSettings):
@@ -177,11 +127,13 @@ class Settings(BaseSettings):
     )
     engines: EngineSettings = Field(default_factory=EngineSettings, description="[engines] table")
     media: MediaSettings = Field(default_factory=MediaSettings, description="[media] table")
+    phone: PhoneSettings = Field(default_factory=PhoneSettings, description="[phone] table")
     twilio: TwilioSettings = Field(default_factory=TwilioSettings, description="[twilio] table")
     telnyx: TelnyxSettings = Field(default_factory=TelnyxSettings, description="[telnyx] table")
     plivo: PlivoSettings = Field(default_factory=PlivoSettings, description="[plivo] table")
     vonage: VonageSettings = Field(default_factory=VonageSettings, description="[vonage] table")
     jambonz: JambonzSettings = Field(default_factory=JambonzSettings, description="[jambonz] table")
+    outbound: OutboundSettings = Field(default_factory=OutboundSettings, description="[outbound] table")
     farewell: str = Field(default=FAREWELL, description="spoken to the calls still up when the server stops")
     agents: dict[str, AgentSettings] = Field(default_factory=dict, description="[agents.NAME] tables")
 
@@ -370,6 +322,10 @@ def _toml_key(name: str) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        return (
+            f"{{ {', '.join(f'{_toml_key(key)} = {_toml(item)}' for key, item in value.items())} }}" if value else "{}"
+        )
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -385,7 +341,7 @@ def documented() -> Iterator[tuple[str, str, str]]:
 
 
 def _default_text(value: object) -> str:
-    if value is None or value in {"", ()}:
+    if value is None or value in ("", (), {}):
         return "not set"
     if isinstance(value, Eagerness):
         return value.value

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gateway.settings import DEFAULT_AGENT
+from gateway.agent_settings import DEFAULT_AGENT
 from loadtest.bench_call import HEARD, Variant, machine_line, run_bench, stage_table
 from loadtest.playout import PREBUFFER_MS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streaming.answering import Answering
-from streaming.conversation import Conversation, Item, PartKind
+from streaming.conversation import KEYPAD, Conversation, Item, PartKind
 from streaming.listening import Utterance
 from streaming.notices import (
     InputCommitted,
@@ -68,7 +68,7 @@ class CallerItems:
 
     def admit_keys(self, keys: str) -> None:
         """An entry on the keypad is a message."""
-        item = Item(self._new_id("item"), "user", PartKind.INPUT_TEXT, f"(keypad: {keys})")
+        item = Item(self._new_id("item"), "user", PartKind.INPUT_TEXT, f"(keypad: {keys})", name=KEYPAD)
         previous = self._conversation.add(item)
         self._answering.version += 1
         self._notify(ItemAdded(item, previous, done=True))

@@ -57,6 +57,15 @@ class TurnDetection(msgspec.Struct, frozen=True):
     """Transcribe and generate inside the silence, before the turn is known to have ended."""
 
 
+class KeypadRules(msgspec.Struct, frozen=True):
+    """When an entry on the keypad is whole."""
+
+    pause_ms: int = 2_000
+    """No key for this long: long enough to find the next key of a number, short for a menu's one digit."""
+    end_key: str = "#"
+    """Ends an entry at once, and is no part of it; alone it is one. Empty: only the pause ends an entry."""
+
+
 class SessionConfig(msgspec.Struct, frozen=True):
     instructions: str = ""
     examples: tuple[tuple[str, str], ...] = ()
@@ -84,6 +93,7 @@ class SessionConfig(msgspec.Struct, frozen=True):
     """(name, address): the model knows the names only."""
     goodbye: str = ""
     """Spoken when the model hangs up without a word."""
+    keypad: KeypadRules = KeypadRules()
 
     def preamble(self) -> tuple[Message, ...]:
         """What the model is told before the conversation: instructions, then the examples as real exchanges."""

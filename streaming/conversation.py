@@ -20,6 +20,8 @@ MAX_ITEM_CHARS = 64_000
 MAX_CHARS = 256_000
 """Text of all items together; beyond it, too, the oldest go: more than any model here reads."""
 
+KEYPAD = "keypad"
+
 NO_RESULT = '{"status":"unknown"}'
 """What the model is told of a call whose result was deleted, or is not there yet."""
 
@@ -56,6 +58,7 @@ class Item(msgspec.Struct, frozen=True):
     call_id: str = ""
     """Of a tool's call, and of its result."""
     name: str = ""
+    """Of the tool; :data:`KEYPAD` for keys that the caller pressed."""
 
     @property
     def spoken(self) -> bool:
@@ -176,6 +179,9 @@ class Conversation:
 
 def _as_heard(item: Item) -> str:
     text = (item.text or "").strip()
+    if item.name == KEYPAD:  # key by key: so a model reads them, and so it says them
+        label, _, keys = text.strip("()").partition(": ")
+        return f"({label}: {' '.join(keys)})"
     return text.rstrip(".,;:!?… ") + "…" if item.cut and text else text
 
 

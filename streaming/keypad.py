@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-KEYPAD_PAUSE_S = 2.0
-"""No key for this long ends an entry: long enough to find the next key of a number, short for a menu's one digit."""
+from streaming.config import KeypadRules
 
-END_KEY = "#"
 MAX_KEYS = 32
 
 
 class Keypad:
-    """One entry at a time: ended by ``#`` (which alone is an entry too), a pause, or its greatest length."""
+    """One entry at a time: ended by its end key (which alone is an entry too), a pause, or its greatest length."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: KeypadRules = KeypadRules()) -> None:  # noqa: B008 (it never changes)
+        self.rules = rules
         self._keys = ""
         self._last_at = 0.0
 
@@ -23,15 +22,15 @@ class Keypad:
 
     def press(self, key: str, now: float) -> str | None:
         """One of ``0-9*#A-D``. Returns the entry if it is whole now."""
-        if key == END_KEY:
-            return self._take() or END_KEY
+        if key == self.rules.end_key:
+            return self._take() or key
         self._keys += key
         self._last_at = now
         return self._take() if len(self._keys) >= MAX_KEYS else None
 
     def deadline(self) -> float | None:
         """When :meth:`on_time` wants to be called at the latest."""
-        return self._last_at + KEYPAD_PAUSE_S if self._keys else None
+        return self._last_at + self.rules.pause_ms / 1000 if self._keys else None
 
     def on_time(self, now: float) -> str | None:
         """Returns the entry if the pause after it was long enough."""

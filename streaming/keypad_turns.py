@@ -37,6 +37,8 @@ class KeypadTurns:
         interrupts = barge_in is not BargeIn.IGNORE and not self._listening.manual
         if interrupts and not self._keypad.open and not self._answering.says_farewell:
             self._answering.interrupt("turn_detected", None, now)
+        if not self._keypad.open:
+            self._keypad.rules = self._answering.config.keypad
         self._entered(self._keypad.press(event.digit, now), now)
 
     def deadline(self) -> float | None:

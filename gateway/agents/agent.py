@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from engines.registry import Lineup
-from gateway.settings import DEFAULT_AGENT, AgentSettings, ConfigurationError, Settings
-from streaming.config import BargeIn, SessionConfig, TurnDetection, TurnMode
+from gateway.agent_settings import DEFAULT_AGENT, AgentSettings
+from gateway.settings import ConfigurationError, Settings
+from streaming.config import BargeIn, KeypadRules, SessionConfig, TurnDetection, TurnMode
 
 DEFAULT_AGENT_NAME = "default"
 
@@ -28,7 +29,8 @@ class Agent:
     max_call_s: float
 
     def session_config(self) -> SessionConfig:
-        """How a call to this agent listens and answers, before the client changes anything."""
+        """How a call to this agent listens and answers, before the client changes anything. It has all of the agent's
+        tools: whoever sets the call up leaves those that its leg can do."""
         said = self.settings
         return SessionConfig(
             instructions=said.instructions,
@@ -41,6 +43,10 @@ class Agent:
             greeting=said.greeting,
             apology=said.apology,
             max_call_s=self.max_call_s,
+            tools=said.tools,
+            transfer_targets=tuple(said.transfer_targets.items()),
+            goodbye=said.goodbye,
+            keypad=KeypadRules(said.keypad_pause_ms, said.keypad_end_key),
             turn=TurnDetection(
                 mode=TurnMode.SEMANTIC,
                 threshold=said.threshold,

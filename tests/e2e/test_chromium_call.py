@@ -11,7 +11,7 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
-from gateway.settings import BAKERY_GREETING, AgentSettings
+from gateway.agent_settings import BAKERY_GREETING, AgentSettings
 from gateway.transports.webrtc.peer import MediaPeer
 from loadtest.hearing import hear_spans
 from loadtest.measure import Span, voiced_spans

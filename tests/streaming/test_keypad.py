@@ -5,9 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.keypad import END_KEY, KEYPAD_PAUSE_S, MAX_KEYS, Keypad
+from streaming.config import KeypadRules
+from streaming.keypad import MAX_KEYS, Keypad
 
 KEYS = "0123456789*#ABCD"
+PAUSE_S = 2.0
+END_KEY = "#"
 
 
 def test_a_pause_ends_an_entry_and_each_key_puts_it_off() -> None:
@@ -16,9 +19,9 @@ def test_a_pause_ends_an_entry_and_each_key_puts_it_off() -> None:
     assert keypad.on_time(99.0) is None
     assert keypad.press("1", 10.0) is None
     assert keypad.press("2", 11.5) is None
-    assert (keypad.open, keypad.deadline()) == (True, 11.5 + KEYPAD_PAUSE_S)
-    assert keypad.on_time(11.5 + KEYPAD_PAUSE_S - 0.001) is None
-    assert keypad.on_time(11.5 + KEYPAD_PAUSE_S) == "12"
+    assert (keypad.open, keypad.deadline()) == (True, 11.5 + PAUSE_S)
+    assert keypad.on_time(11.5 + PAUSE_S - 0.001) is None
+    assert keypad.on_time(11.5 + PAUSE_S) == "12"
     assert not keypad.open
     assert keypad.on_time(99.0) is None
 
@@ -46,7 +49,7 @@ def test_no_key_is_lost_or_told_twice(presses: list[tuple[str, float]]) -> None:
     for key, later_s in presses:
         now += later_s
         entries += [keypad.on_time(now), keypad.press(key, now)]
-    entries.append(keypad.on_time(now + KEYPAD_PAUSE_S))
+    entries.append(keypad.on_time(now + PAUSE_S))
     for entry in entries:
         if entry is not None:
             assert 0 < len(entry) <= MAX_KEYS

@@ -204,8 +204,8 @@ def test_a_message_too_long_for_any_frame_is_not_sent() -> None:
 
 
 def test_another_version_is_told_so_and_later_ones_may_say_more() -> None:
-    with pytest.raises(ProtocolError, match="version 2 of the host protocol, this one 1") as caught:
-        wire.read_hello(wire.hello_frame(1, version=2)[4:])
+    with pytest.raises(ProtocolError, match="version 3 of the host protocol, this one 2") as caught:
+        wire.read_hello(wire.hello_frame(1, version=3)[4:])
     assert caught.value.code == "version_mismatch"
     wire.read_hello(msgspec.msgpack.encode([wire.MAGIC, wire.VERSION, 1, "a later field"]))
     with pytest.raises(ProtocolError, match="some other program"):
