@@ -30,6 +30,7 @@ from engines.registry import Kind, Lineup
 from engines.selection import select
 from gateway.agent_settings import DEFAULT_INSTRUCTIONS
 from gateway.agent_settings import AgentSettings as AgentSettings
+from gateway.bridge_settings import AsteriskSettings, AudioSocketSettings, FreeswitchSettings
 from gateway.carrier_settings import (
     JambonzSettings,
     PlivoSettings,
@@ -133,6 +134,9 @@ class Settings(BaseSettings):
     plivo: PlivoSettings = Field(default_factory=PlivoSettings, description="[plivo] table")
     vonage: VonageSettings = Field(default_factory=VonageSettings, description="[vonage] table")
     jambonz: JambonzSettings = Field(default_factory=JambonzSettings, description="[jambonz] table")
+    audiosocket: AudioSocketSettings = Field(default_factory=AudioSocketSettings, description="[audiosocket] table")
+    asterisk: AsteriskSettings = Field(default_factory=AsteriskSettings, description="[asterisk] table")
+    freeswitch: FreeswitchSettings = Field(default_factory=FreeswitchSettings, description="[freeswitch] table")
     outbound: OutboundSettings = Field(default_factory=OutboundSettings, description="[outbound] table")
     farewell: str = Field(default=FAREWELL, description="spoken to the calls still up when the server stops")
     agents: dict[str, AgentSettings] = Field(default_factory=dict, description="[agents.NAME] tables")
