@@ -14,7 +14,7 @@ from engines.api import EngineSet, Overload, Pcm16
 from gateway.caller_audio import CallerAudio
 from gateway.guarded import ENGINE_RAISED, Guarded
 from gateway.phrases import Phrases
-from gateway.playout import Playout
+from gateway.playout import Playout, Wire
 from gateway.records.call_record import CallRecord
 from gateway.telemetry.metrics import Metrics
 from streaming import effects as fx
@@ -28,6 +28,8 @@ from streaming.events import (
     Event,
     HungUp,
     LoadChanged,
+    MarkReturned,
+    MarkSent,
     PlayoutResumed,
     TimerFired,
 )
@@ -113,6 +115,7 @@ class Call:
         farewell: str,
         new_id: Callable[[str], str],
         strict: bool = False,
+        wire: Wire | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
@@ -124,7 +127,7 @@ class Call:
         self._farewell = farewell
         self._strict = strict
         self._session = Session(record.id, config, new_id, self._started)
-        self._playout = Playout(self._loop, leg, self._frame_sent)
+        self._playout = Playout(self._loop, leg, self._frame_sent, marked=self._mark_sent, wire=wire)
         self._guarded = Guarded(record.id, metrics)
         self._caller = CallerAudio(
             engines,
@@ -218,6 +221,14 @@ class Call:
         """The leg is no longer congested."""
         self._playout.wake()
 
+    def mark_returned(self, name: str, *, cleared: bool) -> None:
+        """A mark of the leg's :class:`gateway.playout.Wire` came back: all before it was played, or it was dropped."""
+        known = self._playout.mark_returned(name)
+        if known is None:
+            self._metrics.count("unknown_mark")
+        elif not self.finished.is_set():
+            self.handle(MarkReturned(*known, cleared))
+
     def handle(self, event: Event) -> None:
         """Feed the session and do what it says. May be called from inside itself: events are taken in order.
 
@@ -290,6 +301,9 @@ class Call:
 
     def _frame_sent(self, epoch: int, sent_samples: int) -> None:
         self.handle(AudioSent(epoch, sent_samples))
+
+    def _mark_sent(self, epoch: int, mark: int, sent_samples: int) -> None:
+        self.handle(MarkSent(epoch, mark, sent_samples))
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -11,12 +11,14 @@ import msgspec
 import structlog
 
 from gateway.call import Call, Leg
+from gateway.playout import Wire
 from gateway.realtime.protocol import AppendAudio, ClearAudio, CommitAudio, Inbound, RealtimeProtocol
 from gateway.realtime.session_object import SessionDefaults
-from gateway.records.call_record import CallRecord
+from gateway.records.call_record import CallRecord, Parties
 from gateway.security.guard import error_body
 from gateway.state import Gateway
 from gateway.switchboard import Admission
+from gateway.transports.phone.line import Ability, Incoming
 from streaming.config import SessionConfig
 from streaming.events import ClearInput, CommitInput
 
@@ -44,15 +46,19 @@ def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(10)}"
 
 
-def first_config(gateway: Gateway, agent_name: str | None) -> SessionConfig:
-    """An agent's own, or for a client that names none the documented defaults and nothing else of ours. Raises
-    :class:`gateway.agents.agent.UnknownAgent`."""
+def first_config(
+    gateway: Gateway, agent_name: str | None, abilities: frozenset[Ability] = frozenset()
+) -> SessionConfig:
+    """An agent's own, with those of its tools that its leg can do (hanging up, any can); or for a client that names
+    none the documented defaults and nothing else of ours. Raises :class:`gateway.agents.agent.UnknownAgent`."""
     settings = gateway.settings
     if agent_name is not None:
         config = gateway.agents.get(agent_name).session_config()
     else:
         config = SessionConfig(instructions=settings.default_instructions, max_call_s=settings.max_call_s)
-    return msgspec.structs.replace(config, voice=config.voice or gateway.engines.tts.voices[0])
+    possible = {"end_call", *(ability.value for ability in abilities)}
+    tools = tuple(tool for tool in config.tools if tool in possible)
+    return msgspec.structs.replace(config, tools=tools, voice=config.voice or gateway.engines.tts.voices[0])
 
 
 def open_protocol(
@@ -77,16 +83,25 @@ def open_call(
     *,
     transport: str,
     agent_name: str | None,
-    protocol: RealtimeProtocol,
+    config: SessionConfig,
     leg: Leg,
+    wire: Wire | None = None,
+    incoming: Incoming | None = None,
 ) -> Call:
     """The call of an admission, ringing: the caller registers it with the switchboard, says ``answered`` once media
-    flows, and sees to it that it ends. Raises :class:`CallNotSetUp`."""
-    record = CallRecord(id=admission.call_id, transport=transport, agent=agent_name, started_at=datetime.now(UTC))
+    flows, and sees to it that it ends. ``incoming``: who calls whom by phone. Raises :class:`CallNotSetUp`."""
+    record = CallRecord(
+        id=admission.call_id,
+        transport=transport,
+        agent=agent_name,
+        started_at=datetime.now(UTC),
+        direction="inbound" if incoming is None else incoming.direction,
+        parties=None if incoming is None else Parties(incoming.caller, incoming.dialled, incoming.wire_id),
+    )
     try:
         return Call(
             record=record,
-            config=protocol.config,
+            config=config,
             engines=gateway.engines,
             leg=leg,
             phrases=gateway.phrases,
@@ -94,6 +109,7 @@ def open_call(
             farewell=gateway.settings.farewell,
             new_id=new_id,
             strict=gateway.strict,
+            wire=wire,
         )
     except Exception as error:  # an engine may raise anything when it opens: it is this caller's answer, and logged
         _log.exception("a call could not be set up", call=admission.call_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +13,15 @@ import numpy as np
 from engines.api import Pcm16
 from streaming.audio.resample import Resampler
 from streaming.jobs import SynthesisChunk
-from streaming.pacing import Pacer
+from streaming.pacing import KEEP_MS, MARK_OVERDUE_S, Pacer
+
+MARK_EVERY_MS = 200
+
+MAX_MARKS_KNOWN = 256
+"""Marks whose names are known, when they come back."""
+
+MAX_UNANSWERED = 25
+"""A far end that has returned none of so many marks, 5 s of speech, does not return any: it is sent no more."""
 
 
 class Sink(Protocol):
@@ -26,6 +35,15 @@ class Sink(Protocol):
     def play(self, response_id: str, item_id: str, pcm: Pcm16) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What a leg's wire wants beside frames. ``whole_frames``: none is short. ``mark`` puts one after the audio so far;
+    the far end returns it once it has played that."""
+
+    whole_frames: bool = False
+    mark: Callable[[str], None] | None = None
+
+
 @dataclass(slots=True)
 class _Track:
     """One epoch's audio. A dead epoch has none, so a late producer has nowhere to put its chunk."""
@@ -33,15 +51,36 @@ class _Track:
     pacer: Pacer
     rate_hz: int
     resampler: Resampler | None = None
+    marked_samples: int = 0
+    """Where its last mark is."""
+
+
+def _unmarked(epoch: int, mark: int, position_samples: int) -> None:
+    """Nobody wants to know."""
 
 
 class Playout:
-    """``sent(epoch, position_samples)`` is called after each frame the leg took."""
+    """``sent(epoch, position_samples)`` is called after each frame the leg took, ``marked(epoch, mark,
+    position_samples)`` before that when a mark followed the frame."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sink: Sink, sent: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sink: Sink,
+        sent: Callable[[int, int], None],
+        *,
+        marked: Callable[[int, int, int], None] = _unmarked,
+        wire: Wire | None = None,
+    ) -> None:
         self._loop = loop
         self._sink = sink
         self._sent = sent
+        self._marked = marked
+        self._wire = wire or Wire()
+        self._marks: dict[str, tuple[int, int]] = {}
+        """Their epochs and numbers by name, the oldest first."""
+        self._numbers = itertools.count(1)
+        self._unanswered = 0
         self._tracks: dict[int, _Track] = {}
         self._open: tuple[int, str, str] | None = None
         self._sounding: int | None = None
@@ -52,7 +91,9 @@ class Playout:
     def expect(self, epoch: int, rate_hz: int) -> None:
         """Audio of this epoch will come, to be played at this rate."""
         if epoch not in self._tracks:
-            self._tracks[epoch] = _Track(Pacer(rate_hz, lead_ms=self._sink.lead_ms), rate_hz)
+            keep_ms = KEEP_MS + (round(MARK_OVERDUE_S * 1000) if self._wire.mark is not None else 0)
+            pacer = Pacer(rate_hz, lead_ms=self._sink.lead_ms, keep_ms=keep_ms, whole_frames=self._wire.whole_frames)
+            self._tracks[epoch] = _Track(pacer, rate_hz)
 
     def append(self, chunk: SynthesisChunk) -> int | None:
         """Queue a chunk. Returns its samples at the output rate, None if its epoch is dead. Raises
@@ -68,6 +109,8 @@ class Playout:
             pcm = np.concatenate((pcm, track.resampler.flush()))
             track.resampler = None
         track.pacer.append(pcm, last=chunk.last)
+        if track.pacer.at_segment_end and self._sounding == chunk.epoch != self._held:
+            self._mark(chunk.epoch, track)  # the frame that turned out to be the last has left already
         self.wake()
         return len(pcm)
 
@@ -95,7 +138,7 @@ class Playout:
         track = self._tracks.get(epoch)
         if track is None:
             return None
-        position = track.pacer.release()
+        position = track.marked_samples = track.pacer.release()
         self.wake()
         return position
 
@@ -140,9 +183,35 @@ class Playout:
             if track is not None and frame is not None:
                 self._sounding = epoch
                 self._sink.play(response_id, item_id, frame)
+                if (
+                    track.pacer.at_segment_end
+                    or track.pacer.position_samples - track.marked_samples >= track.rate_hz * MARK_EVERY_MS // 1000
+                ):
+                    self._mark(epoch, track)
                 self._sent(epoch, track.pacer.position_samples)
         finally:
             self.wake()  # a frame that was lost to a defect does not silence the rest
+
+    def mark_returned(self, name: str) -> tuple[int, int] | None:
+        """Which mark of which epoch came back, each once; None: no such mark is known."""
+        known = self._marks.pop(name, None)
+        if known is not None:
+            self._unanswered = 0
+        return known
+
+    def _mark(self, epoch: int, track: _Track) -> None:
+        position = track.pacer.position_samples
+        if self._wire.mark is None or position == track.marked_samples or self._unanswered >= MAX_UNANSWERED:
+            return
+        track.marked_samples = position
+        number = next(self._numbers)
+        name = f"m{number}"
+        self._marks[name] = epoch, number
+        if len(self._marks) > MAX_MARKS_KNOWN:
+            del self._marks[next(iter(self._marks))]
+        self._unanswered += 1
+        self._wire.mark(name)
+        self._marked(epoch, number, position)
 
     def _stop(self) -> None:
         if self._tick is not None:

@@ -12,9 +12,18 @@ from streaming.config import BargeIn, ResponseOptions, SessionConfig
 from streaming.conversation import Conversation, Item
 from streaming.effects import CancelEpoch, Count, Effect, HoldPlayout, Notify, Promote, RecordTurn, ReleasePlayout
 from streaming.engine_deadlines import EngineDeadlines
-from streaming.events import AudioQueued, AudioSent, LoadChanged, PlayoutResumed
+from streaming.events import (
+    AudioQueued,
+    AudioSent,
+    LineHeld,
+    LoadChanged,
+    MarkReturned,
+    MarkSent,
+    PlayoutResumed,
+)
 from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token, ToolCalled
 from streaming.listening import Utterance
+from streaming.marks import Marks
 from streaming.notices import Notice, Reason, Status
 from streaming.playback import Playback
 from streaming.reply import Reply
@@ -65,6 +74,9 @@ class Answering:
         self._speculation = Speculation(emit)
         self._engine_deadlines = EngineDeadlines(emit)
         self._playback = Playback(conversation, self.change, emit)
+        self._marks = Marks(emit)
+        self.on_hold = False
+        """The far end does not listen."""
         self.control = CallControl(config, conversation, new_id, self._context_changed, emit)
         self._past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
 
@@ -152,6 +164,20 @@ class Answering:
         if (reply := self._find(event.epoch, "late_sent")) is not None:
             self._playback.sent(reply)
             reply.sent(event.sent_samples, now)
+
+    def mark_sent(self, event: MarkSent) -> None:
+        self._marks.sent(self._played(event.epoch), event)
+
+    def mark_returned(self, event: MarkReturned, now: float) -> None:
+        reply = self._played(event.epoch)
+        heard = self._marks.returned(reply, event, now)
+        if reply is not None and heard is not None and reply.item_id in self._conversation:
+            self.change(reply.truncate(heard, now))
+
+    def line_held(self, event: LineHeld, now: float) -> None:
+        """Nobody who waits is prompted meanwhile."""
+        self.on_hold = event.on
+        self.restart_idle(now)
 
     def resumed(self, event: PlayoutResumed) -> None:
         if (reply := self._find(event.epoch, "late_resume")) is not None:
@@ -306,6 +332,7 @@ class Answering:
 
     def advance(self, now: float) -> None:
         """Move on what time or the last event made ready."""
+        self._marks.advance((self.reply, self._playback.tail), now)
         self._engine_deadlines.advance(self._active(), now)
         self._speculation.drop_failed()
         reply = self.reply
@@ -369,7 +396,7 @@ class Answering:
             metadata=metadata,
             utterance=utterance.id if utterance else 0,
             speech_end_at=utterance.speech_end_at if utterance else now,
-            free_at=self._playback.tail.clock.dry_at(now) if self._playback.tail is not None else 0.0,
+            free_at=self._playback.tail.clock.expected_dry_at(now) if self._playback.tail is not None else 0.0,
             first_clause_chars=SHORT_CLAUSE_CHARS if self.load.short_clauses else FIRST_CLAUSE_CHARS,
             emit=self._emit,
         )
@@ -391,7 +418,7 @@ class Answering:
         self.idle_since = now
         if status in ("completed", "incomplete") and reply.heard_samples(now) < reply.ledger.samples:
             self._playback.tail = reply
-            self.idle_since = reply.clock.dry_at(now)
+            self.idle_since = reply.clock.expected_dry_at(now)
         self._hand_over_calls(reply, status, now)
         if reply.ends_call is not None:
             self.end_cause = reply.ends_call
@@ -434,6 +461,11 @@ class Answering:
 
     def _active(self) -> list[Reply]:
         return [reply for reply in (self.reply, self._speculation.reply) if reply is not None]
+
+    def _played(self, epoch: int) -> Reply | None:
+        """The reply of an epoch that is or was heard."""
+        replies = (self.reply, *reversed(self._past))
+        return next((reply for reply in replies if reply is not None and reply.epoch == epoch), None)
 
     def _find(self, epoch: int, late: str) -> Reply | None:
         for reply in self._active():

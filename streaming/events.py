@@ -39,6 +39,29 @@ class AudioSent(msgspec.Struct, frozen=True):
     sent_samples: int
 
 
+class MarkSent(msgspec.Struct, frozen=True):
+    """A mark follows this epoch's audio up to the position (as of ``AudioSent``, which comes after it): the far end
+    returns it once it has played that, and nothing beyond it was heard until then."""
+
+    epoch: int
+    mark: int
+    sent_samples: int
+
+
+class MarkReturned(msgspec.Struct, frozen=True):
+    """The far end has played all before the mark, or (``cleared``) dropped what was left of it."""
+
+    epoch: int
+    mark: int
+    cleared: bool = False
+
+
+class LineHeld(msgspec.Struct, frozen=True):
+    """The far end has put us on hold, or took us back: nobody listens meanwhile, and nobody is silent."""
+
+    on: bool
+
+
 class PlayoutResumed(msgspec.Struct, frozen=True):
     """A held reply goes on from this position (the dip in energy the pacer chose)."""
 
@@ -169,6 +192,9 @@ Event = (
     | InputAppended
     | AudioQueued
     | AudioSent
+    | MarkSent
+    | MarkReturned
+    | LineHeld
     | PlayoutResumed
     | LoadChanged
     | ControlDone

@@ -41,6 +41,7 @@ class IdlePrompts:
         """When :meth:`on_time` wants to be called at the latest."""
         since, timeout_ms = self._answering.idle_since, self._answering.config.turn.idle_timeout_ms
         busy = self._answering.busy or self._listening.newest is not None or self._keypad.open
+        busy = busy or self._answering.on_hold
         if busy or since is None or timeout_ms is None:
             return None
         return since + timeout_ms / 1000 * min(1 << self._unanswered, MAX_IDLE_FACTOR)

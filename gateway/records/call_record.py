@@ -19,6 +19,7 @@ MAX_ENTRY_CHARACTERS = 16_000
 MAX_PARTIALS = 4
 """Of what is being said now: a caller and an agent, and such as were given up without a word."""
 
+Direction = Literal["inbound", "outbound"]
 CallState = Literal["dialling", "ringing", "answered", "ended"]
 """``dialling``: a call that we place, of which the other side has not said yet that it rings."""
 
@@ -38,6 +39,15 @@ class TranscriptEntry:
     def view(self) -> dict[str, Any]:
         said = {"item_id": self.item_id, "role": self.role, "text": self.text, "cut": self.cut}
         return said | {"at_ms": _rounded(self.at_ms)} | ({"unheard": self.unheard} if self.unheard else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """Who called whom by phone, and the other side's id of the call; empty where its wire does not say."""
+
+    caller: str
+    dialled: str
+    wire_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +82,17 @@ class CallRecord:
         transport: str,
         agent: str | None,
         started_at: datetime,
+        direction: Direction = "inbound",
+        parties: Parties | None = None,
     ) -> None:
         self.id = id
         self.transport = transport
         self.agent = agent
         self.started_at = started_at
+        self.direction: Direction = direction
+        self.parties = parties
+        self.quality: dict[str, int | float | None] | None = None
+        """Of the media of a phone line, as last told (:class:`gateway.transports.phone.line.Quality`)."""
         self.state: CallState = "ringing"
         self.version = 0
         """Grows with every change."""
@@ -217,6 +233,10 @@ class CallRecord:
             "object": "call",
             "transport": self.transport,
             "agent": self.agent,
+            "direction": self.direction,
+            "caller": self.parties.caller if self.parties is not None else None,
+            "dialled": self.parties.dialled if self.parties is not None else None,
+            "wire_id": self.parties.wire_id if self.parties is not None else None,
             "state": self.state,
             "phase": None if self.state == "ended" else self.phase,
             "started_at": self.started_at.isoformat(timespec="milliseconds"),
@@ -233,6 +253,7 @@ class CallRecord:
             "transcript_dropped": self.entries_dropped,
             "turns": [turn_view(times) for times in self._turns.values()],
             "turns_dropped": self.turns_dropped,
+            "quality": self.quality,
         }
 
 

@@ -113,7 +113,7 @@ def _set_up(
     protocol.open()
     leg = WebSocketLeg(protocol)
     leg.flush()  # first of all: a call that comes in while the server stops is told goodbye as it is registered
-    call = open_call(gateway, admission, transport="websocket", agent_name=agent_name, protocol=protocol, leg=leg)
+    call = open_call(gateway, admission, transport="websocket", agent_name=agent_name, config=protocol.config, leg=leg)
     leg.outbox.attach(call)
     return protocol, leg, call
 

@@ -50,7 +50,7 @@ async def test_a_call_of_another_transport() -> None:
             )
             leg = RecordingLeg()
             leg.lead_ms = 40
-            call = open_call(gateway, admission, transport="webrtc", agent_name="anna", protocol=protocol, leg=leg)
+            call = open_call(gateway, admission, transport="webrtc", agent_name="anna", config=protocol.config, leg=leg)
             gateway.switchboard.register(admission, call)
             assert call.record.summary()["transport"] == "webrtc"
             assert protocol.show_session()["model"] == "m" * MAX_MODEL_CHARS
@@ -76,7 +76,7 @@ async def test_an_engine_that_takes_no_call_is_an_answer() -> None:
             assert protocol.show_session()["model"] == "offhook"
             with pytest.raises(CallNotSetUp) as refusal:
                 open_call(
-                    gateway, admission, transport="webrtc", agent_name=None, protocol=protocol, leg=RecordingLeg()
+                    gateway, admission, transport="webrtc", agent_name=None, config=protocol.config, leg=RecordingLeg()
                 )
     assert refusal.value.status == 503
     assert refusal.value.body["error"]["code"] == "engine_failed"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from engines.api import Pcm16
 
@@ -54,6 +54,8 @@ class Incoming:
     caller: str = ""
     wire_id: str = ""
     """The other side's id of the call (Call-ID, callSid, UUID): for finding it in their logs."""
+    direction: Literal["inbound", "outbound"] = "inbound"
+    """``outbound``: we placed it, so ``dialled`` is who answered."""
 
 
 @dataclass(frozen=True, slots=True)

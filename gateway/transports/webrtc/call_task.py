@@ -105,7 +105,7 @@ async def _set_up(
         protocol.open()
         leg = WebRtcLeg(protocol, peer, gateway.metrics.count)
         leg.flush()  # first of all, for whoever comes in while the server says goodbye
-        call = open_call(gateway, admission, transport="webrtc", agent_name=agent, protocol=protocol, leg=leg)
+        call = open_call(gateway, admission, transport="webrtc", agent_name=agent, config=protocol.config, leg=leg)
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the answer to the request)
         if not answer.done():
             answer.set_exception(error)
