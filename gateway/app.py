@@ -23,9 +23,10 @@ from engines.fetch import Progress
 from engines.memory import MemoryGuard
 from engines.opening import open_engines
 from engines.registry import BackendSpec, check_installed
-from gateway import console, web_pages
+from gateway import console, outbound_routes, web_pages
 from gateway.agents.agent import Agents, check_voices_known
 from gateway.engine_watch import watch_engines
+from gateway.outbound_book import OutboundBook
 from gateway.phrases import Phrase, Phrases
 from gateway.readiness import unready
 from gateway.records.recent import RecentCalls
@@ -36,6 +37,12 @@ from gateway.state import Gateway
 from gateway.switchboard import Switchboard
 from gateway.telemetry.history import History, keep_history
 from gateway.telemetry.metrics import CONTENT_TYPE, Metrics, measure_loop_lag
+from gateway.transports.asterisk import routes as asterisk_routes
+from gateway.transports.asterisk.audiosocket import audiosocket_calls
+from gateway.transports.asterisk.desk import AsteriskDesk
+from gateway.transports.carriers import webhooks
+from gateway.transports.carriers.desk import PREFIX as CARRIERS_PREFIX
+from gateway.transports.carriers.desk import CarrierDesk
 from gateway.transports.webrtc import signalling
 from gateway.transports.webrtc.call_task import MakePeer
 from gateway.transports.webrtc.peers import peer_maker, warm_tls
@@ -66,11 +73,13 @@ def create_app(
     progress: Progress | None = None,
     strict: bool = False,
     make_peer: Callable[[Gateway], MakePeer] = peer_maker,
+    dialler: outbound_routes.GetDialler = lambda _: None,
 ) -> Starlette:
     """The gateway as an ASGI application. ``engines`` (already started) replace the preset's and are not closed.
     ``place`` makes what the preset's engines run in (:class:`engines.host.hosts.Hosts`; default: this process).
     ``progress`` is told of weights that have to be fetched first; ``strict`` raises a call's defects (tests).
-    ``make_peer`` gives what makes the media peers of a gateway's WebRTC calls.
+    ``make_peer`` gives what makes the media peers of a gateway's WebRTC calls, ``dialler`` what
+    it places calls with.
 
     Raises:
         ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``,
@@ -102,12 +111,16 @@ def create_app(
             Route("/v1/calls/{id}", _one_call),
             WebSocketRoute("/v1/realtime", realtime),
             *signalling.routes(make_peer),
+            *webhooks.routes(),
+            *asterisk_routes.routes(settings),
+            *outbound_routes.routes(dialler),
         ],
         middleware=[Middleware(_Door)],
         exception_handlers={HTTPException: _http_error, Exception: _internal_error},
         lifespan=lambda app: _lifespan(app, settings, opened, strict),
     )
     app.state.guard = Guard(settings)
+    app.state.carriers = CarrierDesk(settings)
     app.state.gateway = None
     app.state.startup = Startup()
     return app
@@ -141,6 +154,7 @@ async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: 
         async with opened() as engines:
             app.state.gateway = gateway = await _assemble(settings, engines, strict)
             async with (
+                app.state.carriers.open(),
                 _beside(measure_loop_lag(gateway.lagged)),
                 _beside(keep_history(gateway.history, lambda: gateway.switchboard.live, engines.health)),
                 _beside(watch_engines(engines.health, gateway.switchboard.load_changed)),
@@ -189,7 +203,10 @@ async def _assemble(settings: Settings, engines: EngineSet, strict: bool) -> Gat
     phrases = Phrases()
     await phrases.prepare(_known_phrases(settings, agents, engines), engines.tts)
     await asyncio.to_thread(warm_tls)
-    return Gateway(settings, engines, agents, switchboard, recent, metrics, phrases, strict, history=history)
+    outbound = OutboundBook.of(settings.outbound)
+    return Gateway(
+        settings, engines, agents, switchboard, recent, metrics, phrases, strict, history=history, outbound=outbound
+    )
 
 
 def _known_phrases(settings: Settings, agents: Agents, engines: EngineSet) -> Iterator[Phrase]:
@@ -215,7 +232,8 @@ class _Door:
             if cors.is_preflight(connection):
                 return await cors.preflight(connection, origin)(scope, receive, send)
             send = _with_headers(send, cors.headers_for(origin))
-        denial = authorize(connection)
+        # A carrier has no key of ours: what it sends is judged by its own signature.
+        denial = None if scope["path"].startswith(CARRIERS_PREFIX) else authorize(connection)
         if denial is None and connection.app.state.gateway is None:
             denial = Denial(503, "warming", "The engines are loading.", "server_error", {"Retry-After": "1"})
         if denial is None:

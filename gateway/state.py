@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 
 from engines.api import EngineSet
 from gateway.agents.agent import Agents
+from gateway.bridge_settings import AudioSocketSettings
 from gateway.call_desk import CallDesk
+from gateway.outbound_book import OutboundBook
 from gateway.phrases import Phrases
 from gateway.records.recent import RecentCalls
 from gateway.settings import Settings
 from gateway.switchboard import Switchboard
 from gateway.telemetry.history import History
 from gateway.telemetry.metrics import Metrics
+from gateway.transports.asterisk.desk import AsteriskDesk
 
 
 @dataclass(slots=True)
@@ -38,6 +41,8 @@ class Gateway:
     desk: CallDesk = field(default_factory=CallDesk)
     history: History = field(default_factory=History)
     consoles: Consoles = field(default_factory=Consoles)
+    outbound: OutboundBook = field(default_factory=OutboundBook.of)
+    asterisk: AsteriskDesk = field(default_factory=lambda: AsteriskDesk.of(AudioSocketSettings()))
 
     def lagged(self, lag_s: float) -> None:
         """The event loop was busy for so long."""

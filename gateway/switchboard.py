@@ -87,6 +87,9 @@ class LiveCall(Protocol):
 class PlacedCall(LiveCall, Protocol):
     """A call that we place, until it is answered. There is no goodbye to say: ``drain`` ends it."""
 
+    def rings(self) -> None:
+        """The other side says so."""
+
     def give_way_to(self, call: LiveCall) -> None:
         """It was answered: ``call`` is what it is from now on."""
 
@@ -141,6 +144,12 @@ class Admission:
     def connected(self) -> None:
         """Its media is there, or comes no more: it is not one of the calls that wait for it. Twice is fine."""
         self._board._unconnected.end(self)
+
+    def rings(self) -> None:
+        """The other side says that the call which we place rings. Twice is fine."""
+        placed = self._board._placed.get(self.call_id)
+        if placed is not None:
+            placed.rings()
 
     def __enter__(self) -> Admission:
         return self

@@ -77,11 +77,13 @@ async def served(
     *,
     strict: bool = True,
     send_buffer_bytes: int | None = None,
+    **options: Any,
 ) -> AsyncIterator[Served]:
     """``engines`` (scripted, already started) in place of the preset's. ``strict`` raises a call's defects.
-    ``send_buffer_bytes``: what the kernel takes for a peer that does not read; it would be megabytes."""
+    ``send_buffer_bytes``: what the kernel takes for a peer that does not read; it would be megabytes.
+    ``options`` go to :func:`gateway.app.create_app`."""
     loop = asyncio.get_running_loop()
-    app = create_app(settings, engines, strict=strict)
+    app = create_app(settings, engines, strict=strict, **options)
     with listening_socket(settings.host, 0) as listener:
         if send_buffer_bytes is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)

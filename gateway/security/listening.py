@@ -28,6 +28,8 @@ def check_listening(settings: Settings) -> None:
         if path is not None and not path.is_file():
             raise ConfigurationError("tls_unreadable", f"{name}: there is no file {path}")
     _check_keys(settings)
+    if settings.outbound.enabled and settings.key is None:
+        raise ConfigurationError("key_required", "outbound.enabled: calls cost money: set OFFHOOK_KEY, too")
     if is_loopback(settings.host):
         return
     where = f"listening on {settings.host} lets other machines call"

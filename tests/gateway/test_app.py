@@ -207,7 +207,7 @@ async def test_errors_are_json() -> None:
     async with warm() as (client, running):
         assert await status_of(client, "/nowhere") == (404, "not_found")
         assert await status_of(client, "/v1/calls/nope") == (404, "call_not_found")
-        refused = await client.post("/v1/calls")
+        refused = await client.put("/v1/calls")
         assert refused.status_code == 405
         assert refused.json()["error"]["code"] == "method_not_allowed"
         assert "GET" in refused.headers["allow"]

@@ -323,6 +323,9 @@ class FakePlaced(FakeCall):
         super().__init__(call_id, says_goodbye=False)
         self.answered_by: LiveCall | None = None
 
+    def rings(self) -> None:
+        self.record.rings()
+
     def give_way_to(self, call: LiveCall) -> None:
         self.answered_by = call
 
@@ -335,12 +338,16 @@ async def test_who_answers_a_placed_call_takes_its_place_and_is_the_one_that_is_
         switchboard.place(admission, placed)
         assert switchboard.find(admission.call_id) is placed
         assert placed.answered_by is None
+        placed.record.state = "dialling"
+        admission.rings()
+        assert [record.state for record in switchboard.calls()] == ["ringing"]
         switchboard.register(admission, call)
         assert placed.answered_by is call
         assert switchboard.find(admission.call_id) is call
         assert list(switchboard.calls()) == [call.record]
         with pytest.raises(ValueError, match="registered once"):
             switchboard.register(admission, FakeCall(admission.call_id))
+        admission.rings()  # a late word changes nothing
         assert placed.told == call.told == []
     assert ledger.kept == [admission.call_id]
 
