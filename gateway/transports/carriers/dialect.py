@@ -8,7 +8,7 @@ vendor's REST API is a :class:`RestRequest`, which ``rest.py`` sends.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -203,6 +203,11 @@ class Reply:
     status: int = 200
 
 
+Publish = Callable[[Reply], str]
+"""Puts a document where the vendor may fetch it once, within a minute; returns its ``https:`` URL. For vendors whose
+transfer is a URL, and not the document itself."""
+
+
 class Carrier(Protocol):
     """One vendor, as it is configured."""
 
@@ -231,7 +236,8 @@ class Carrier(Protocol):
     def refuse(self, asked: Asked, *, busy: bool) -> Reply:
         """Answers a webhook with: no call now (``busy``), or nobody is at that number."""
 
-    def dialect(self) -> Dialect: ...
+    def dialect(self, publish: Publish) -> Dialect:
+        """For one call."""
 
-    def api_headers(self) -> Mapping[str, str]:
-        """Authorization of a REST request, made anew for each."""
+    def api_headers(self, request: RestRequest) -> Mapping[str, str]:
+        """Its authorization, made anew for each."""

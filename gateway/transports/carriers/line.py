@@ -1,0 +1,212 @@
+"""A carrier's stream as the line of a call (:class:`gateway.transports.phone.line.PhoneLine`), whatever its dialect."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from engines.api import Pcm16
+from gateway.transports.carriers import wire
+from gateway.transports.carriers.dialect import (
+    Act,
+    Audio,
+    CarrierEvent,
+    Cleared,
+    Dialect,
+    Flow,
+    Ignored,
+    Key,
+    MarkPlayed,
+    RestRequest,
+    Started,
+    Stopped,
+)
+from gateway.transports.carriers.rest import RestFailed
+from gateway.transports.carriers.send_queue import SendQueue
+from gateway.transports.phone.line import Ability, LineError, LineEvents, PlayoutOwner, Quality
+
+_log = structlog.get_logger(__name__)
+
+MAX_MARKS = 256
+"""That may be out at once: one every 200 ms, some 40 s of them. Beyond, a mark is not sent, and counted."""
+
+Rest = Callable[[RestRequest], Awaitable[None]]
+"""Raises :class:`RestFailed`."""
+
+
+class CarrierLine:
+    """``attach`` the call before anything else is taken from the wire. ``count`` counts by name."""
+
+    owner = PlayoutOwner.THEIRS
+
+    def __init__(self, dialect: Dialect, started: Started, rest: Rest, count: Callable[[str], None]) -> None:
+        self.abilities: frozenset[Ability] = dialect.abilities
+        self.rate_hz = started.out_rate_hz or started.rate_hz
+        self._dialect = dialect
+        self._in_rate_hz = started.rate_hz
+        self._decode = wire.decoder(started.encoding)
+        self._block_bytes = started.rate_hz * wire.sample_bytes(started.encoding)
+        self._rest = rest
+        self._count = count
+        self._events: LineEvents | None = None
+        self._marks: dict[str, bool] = {}
+        """Those that are out, oldest first; True: a clear was sent after them."""
+        self._full = False
+        self._handing_over = False
+        self._left: str | None = None
+        """Why the far end went while it was being handed over."""
+        self._down = False
+        self._frames_in = 0
+        self._frames_out = 0
+        self.queue = SendQueue(lost=self.lost, writable=self._writable)
+
+    def attach(self, events: LineEvents) -> None:
+        self._events = events
+
+    @property
+    def down(self) -> bool:
+        """The far end is gone, or was hung up."""
+        return self._down
+
+    # --- what the call asks -------------------------------------------------------------------------------------------
+
+    @property
+    def congested(self) -> bool:
+        return self._full or self.queue.congested
+
+    def play(self, pcm: Pcm16) -> None:
+        if not self._down:
+            self._frames_out += 1
+            self.queue.put(self._dialect.encode_audio(pcm), audio=True)
+
+    def mark(self, name: str) -> None:
+        if self._down:
+            return
+        if len(self._marks) >= MAX_MARKS:
+            self._count("carrier_mark_not_sent")
+            return
+        self._marks[name] = False
+        self.queue.put(self._dialect.encode_mark(name), mark=name)
+
+    def clear(self) -> bool:
+        if self._down:
+            return False
+        dropped, unsent = self.queue.take_back()
+        self.queue.put(self._dialect.encode_clear())
+        for name in self._marks:
+            self._marks[name] = True
+        for name in unsent:
+            if self._marks.pop(name, None) is not None:
+                self._tell().mark_played(name, cleared=True)
+        return dropped
+
+    async def send_dtmf(self, digits: str) -> None:
+        if Ability.SEND_DTMF not in self.abilities:
+            raise LineError("not_supported", "this line cannot send keys")
+        await self._do(self._dialect.send_dtmf(digits), "send_dtmf_failed")
+
+    async def transfer(self, target: str) -> None:
+        if Ability.TRANSFER not in self.abilities:
+            raise LineError("not_supported", "this line cannot hand a caller over")
+        self._handing_over = True  # meanwhile the stream may end because of it
+        try:
+            await self._do(self._dialect.transfer(target), "transfer_failed")
+            self._down = True
+        finally:
+            self._handing_over = False
+            if not self._down and self._left is not None:
+                self._end(self._left)
+
+    async def hold(self, on: bool) -> None:
+        raise LineError("not_supported", "this line cannot put a caller on hold")
+
+    async def hang_up(self, cause: str) -> None:
+        if self._down:
+            return
+        self._down = True
+        with contextlib.suppress(LineError):  # it was counted; closing the stream is all that is left to do
+            await self._do(self._dialect.hang_up(), "hang_up_failed")
+
+    def quality(self) -> Quality:
+        return Quality(frames_in=self._frames_in, frames_out=self._frames_out)
+
+    async def _do(self, act: Act, code: str) -> None:
+        self.queue.put(act.messages)
+        if act.request is None:
+            return
+        try:
+            await self._rest(act.request)
+        except RestFailed as failed:
+            self._count("carrier_api_failed")
+            _log.warning("a carrier's API did not do it", what=code, reason=failed.code, status=failed.status)
+            raise LineError(code, "the carrier did not do it") from None
+
+    # --- what the wire says -------------------------------------------------------------------------------------------
+
+    def take(self, event: CarrierEvent) -> None:
+        """One event, in order."""
+        if isinstance(event, Ignored):
+            if event.reason:
+                self._count(f"carrier_{event.reason}")
+            return
+        if self._down:
+            return
+        match event:
+            case Audio():
+                self._hear(event)
+            case Key():
+                self._tell().dtmf(event.digit)
+            case MarkPlayed():
+                cleared = self._marks.pop(event.name, None)
+                if cleared is None:
+                    self._count("carrier_unknown_mark")
+                else:
+                    self._tell().mark_played(event.name, cleared=cleared and self._dialect.marks_return_on_clear)
+            case Cleared():
+                self._forget_cleared()
+            case Flow():
+                self._full = not event.on
+                if not self.congested:
+                    self._writable()
+            case Stopped():
+                self.lost(event.cause)
+            case Started():
+                self._count("carrier_second_start")
+
+    def lost(self, cause: str) -> None:
+        """The far end is gone."""
+        if self._handing_over:
+            self._left = self._left or cause
+        else:
+            self._end(cause)
+
+    def _end(self, cause: str) -> None:
+        if not self._down:
+            self._down = True
+            if self._events is not None:
+                self._events.hung_up(cause)
+
+    def _hear(self, audio: Audio) -> None:
+        self._frames_in += 1
+        at_ms = audio.at_ms
+        for at in range(0, len(audio.payload), self._block_bytes):
+            pcm = self._decode(audio.payload[at : at + self._block_bytes])
+            if len(pcm):
+                since_ms = at / self._block_bytes * 1000
+                self._tell().audio(pcm, self._in_rate_hz, None if at_ms is None else at_ms + since_ms)
+
+    def _forget_cleared(self) -> None:
+        gone = [name for name, cleared in self._marks.items() if cleared]
+        for name in gone:
+            del self._marks[name]
+            self._tell().mark_played(name, cleared=True)
+
+    def _writable(self) -> None:
+        if self._events is not None and not self._down:
+            self._events.writable()
+
+    def _tell(self) -> LineEvents:
+        assert self._events is not None, "the call is attached before its wire is read"
+        return self._events

@@ -1,0 +1,235 @@
+"""A carrier's media WebSocket, from its upgrade to its end: one core for every dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from starlette.responses import JSONResponse, Response
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from gateway.agents.agent import UnknownAgent
+from gateway.call_setup import CallNotSetUp
+from gateway.security.guard import error_body, own_origin
+from gateway.state import Gateway
+from gateway.switchboard import Admission, Refused
+from gateway.transports.carriers.desk import CarrierDesk
+from gateway.transports.carriers.dialect import (
+    Carrier,
+    Dialect,
+    Ignored,
+    Message,
+    RestRequest,
+    Started,
+    Stopped,
+    Unauthentic,
+)
+from gateway.transports.carriers.line import CarrierLine
+from gateway.transports.phone.line import Incoming
+from gateway.transports.phone.phone_call import PhoneCall
+
+_log = structlog.get_logger(__name__)
+
+START_S = 10.0
+"""From the upgrade to the message that says whose call it is."""
+MAX_BEFORE_START = 64
+SILENT_S = 30.0
+"""Carriers send audio all the time: one that says nothing for this long is gone (``media_timeout``)."""
+MAX_MESSAGE = 256 * 1024
+"""Characters or bytes of one message: two seconds of any carrier's audio. Larger ones are dropped, and counted."""
+TURN_MESSAGES = 16
+"""Read in a row before others have their turn."""
+CLOSE_S = 2.0
+
+NORMAL = 1000
+POLICY = 1008
+INTERNAL_ERROR = 1011
+
+GONE = (RuntimeError, OSError, WebSocketDisconnect)
+"""How servers and Starlette say that nothing can be sent any more."""
+
+
+async def carrier_stream(websocket: WebSocket) -> None:
+    """``/v1/carriers/NAME/stream``, with a ticket from our own answer to the call's webhook, or without."""
+    gateway: Gateway = websocket.app.state.gateway
+    desk: CarrierDesk = websocket.app.state.carriers
+    carrier = desk.find(websocket.path_params["name"])
+    if carrier is None:
+        await websocket.send_denial_response(_error(404, "carrier_unknown", "There is no such carrier here."))
+        return
+    try:
+        refuse_web_pages(websocket)
+        known = desk.admit_stream(websocket, carrier)
+    except Unauthentic as error:
+        gateway.metrics.count(f"carrier_{error.code}")
+        _log.warning("a carrier's stream was refused", carrier=carrier.name, code=error.code)
+        await websocket.send_denial_response(_error(403, error.code, str(error), "permission_error"))
+        return
+    try:
+        admission = await gateway.switchboard.admit(carrier.name)
+    except Refused as refused:
+        await websocket.send_denial_response(_error(503, refused.code, str(refused), "server_error"))
+        return
+    with admission, contextlib.suppress(*GONE):
+        structlog.contextvars.bind_contextvars(call=admission.call_id)
+        await websocket.accept(carrier.subprotocol)
+        await _Stream(websocket, gateway, desk, carrier).run(admission, known)
+
+
+def refuse_web_pages(websocket: WebSocket) -> None:
+    """A page that a person opens can reach a port on their machine: of an origin that is not ours it is no carrier.
+    Raises :class:`Unauthentic`."""
+    origin = websocket.headers.get("origin")
+    if origin is None:
+        return
+    origins = websocket.app.state.guard.origins
+    own = own_origin(websocket)
+    if not (own is not None and origins.host_is_ours(own) and origins.origin_is_allowed(origin, own)):
+        raise Unauthentic("origin_not_allowed", "Web pages open no carrier's stream.")
+
+
+def _error(status: int, code: str, message: str, type_: str = "invalid_request_error") -> Response:
+    return JSONResponse(error_body(code, message, type_=type_), status)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """The WebSocket is closed, or the carrier's time is up."""
+
+    cause: str
+
+
+class _Stream:
+    """One accepted WebSocket."""
+
+    def __init__(self, websocket: WebSocket, gateway: Gateway, desk: CarrierDesk, carrier: Carrier) -> None:
+        self._websocket = websocket
+        self._gateway = gateway
+        self._desk = desk
+        self._carrier = carrier
+        self._dialect: Dialect = carrier.dialect(desk.publish(websocket, carrier))
+
+    async def run(self, admission: Admission, known: Incoming | None) -> None:
+        started = await self._started()
+        if isinstance(started, _Gone):
+            self._gateway.metrics.count(f"carrier_{started.cause}")
+            await self._close(POLICY, started.cause)
+            return
+        incoming = _merged(started.incoming, known)
+        line = CarrierLine(self._dialect, started, self._rest, self._gateway.metrics.count)
+        try:
+            call = PhoneCall(self._gateway, admission, incoming, line)
+        except (UnknownAgent, CallNotSetUp) as error:
+            _log.warning("a carrier's call was refused", carrier=self._carrier.name, reason=str(error))
+            await line.hang_up("refused")
+            await self._close(POLICY if isinstance(error, UnknownAgent) else INTERNAL_ERROR, "refused")
+            return
+        line.attach(call)
+        cause = await self._talk(line, call)
+        if not line.queue.broken:
+            await self._close(INTERNAL_ERROR if cause == "internal_error" else NORMAL, cause)
+
+    async def _talk(self, line: CarrierLine, call: PhoneCall) -> str:
+        async with asyncio.TaskGroup() as tasks:
+            receiving = tasks.create_task(self._receive(line), name="receive")
+            sending = tasks.create_task(line.queue.send_by(self._send, gone=GONE), name="send")
+            cause = await call.run()
+            receiving.cancel()
+            line.queue.close()
+            if not line.queue.broken:
+                await asyncio.wait({sending}, timeout=CLOSE_S)
+            sending.cancel()
+        return cause
+
+    async def _receive(self, line: CarrierLine) -> None:
+        async for message in self._messages(SILENT_S):
+            if isinstance(message, _Gone):
+                line.lost(message.cause)
+                return
+            for event in self._dialect.decode(message):
+                line.take(event)
+
+    async def _started(self) -> Started | _Gone:
+        """What comes before it is nothing of a call."""
+        try:
+            async with asyncio.timeout(START_S):
+                count = 0
+                async for message in self._messages(START_S):
+                    if isinstance(message, _Gone):
+                        return message
+                    for event in self._dialect.decode(message):
+                        if isinstance(event, Started):
+                            return event
+                        if isinstance(event, Stopped):
+                            return _Gone(event.cause)
+                        if isinstance(event, Ignored) and event.reason:
+                            self._gateway.metrics.count(f"carrier_{event.reason}")
+                    count += 1
+                    if count >= MAX_BEFORE_START:
+                        return _Gone("no_start")
+        except TimeoutError:
+            pass
+        return _Gone("no_start")
+
+    async def _messages(self, silent_s: float) -> AsyncIterator[Message | _Gone]:
+        """Until it is gone, which is the last."""
+        number = 0
+        while True:
+            number += 1
+            if number % TURN_MESSAGES == 0:
+                await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(silent_s):
+                    received = await self._websocket.receive()
+            except TimeoutError:
+                yield _Gone("media_timeout")
+                return
+            if received["type"] == "websocket.disconnect":
+                yield _Gone("caller_hung_up" if _said_goodbye(received) else "connection_lost")
+                return
+            text = received.get("text")
+            message: Message = text if text is not None else received.get("bytes") or b""
+            if len(message) > MAX_MESSAGE:
+                self._gateway.metrics.count("carrier_message_too_large")
+                continue
+            yield message
+
+    async def _send(self, message: Message) -> None:
+        if isinstance(message, str):
+            await self._websocket.send_text(message)
+        else:
+            await self._websocket.send_bytes(message)
+
+    async def _rest(self, request: RestRequest) -> None:
+        await self._desk.send(self._carrier, request)
+
+    async def _close(self, code: int, reason: str) -> None:
+        if self._websocket.client_state is not WebSocketState.CONNECTED:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._websocket.close(code, reason)
+        except (*GONE, TimeoutError):
+            pass  # the carrier was faster, or is not there
+
+
+def _said_goodbye(disconnect: Any) -> bool:
+    """A lost connection has the code 1005 too, but no reason, not even an empty one."""
+    return disconnect.get("code") in (1000, 1001, 1005) and "reason" in disconnect
+
+
+def _merged(told: Incoming, known: Incoming | None) -> Incoming:
+    """What our own webhook learned, which was signed, goes before what the stream says."""
+    if known is None:
+        return told
+    return replace(
+        told,
+        agent=known.agent or told.agent,
+        dialled=known.dialled or told.dialled,
+        caller=known.caller or told.caller,
+        wire_id=told.wire_id or known.wire_id,
+    )
