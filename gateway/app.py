@@ -155,6 +155,7 @@ async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: 
             app.state.gateway = gateway = await _assemble(settings, engines, strict)
             async with (
                 app.state.carriers.open(),
+                audiosocket_calls(gateway),
                 _beside(measure_loop_lag(gateway.lagged)),
                 _beside(keep_history(gateway.history, lambda: gateway.switchboard.live, engines.health)),
                 _beside(watch_engines(engines.health, gateway.switchboard.load_changed)),
@@ -205,7 +206,17 @@ async def _assemble(settings: Settings, engines: EngineSet, strict: bool) -> Gat
     await asyncio.to_thread(warm_tls)
     outbound = OutboundBook.of(settings.outbound)
     return Gateway(
-        settings, engines, agents, switchboard, recent, metrics, phrases, strict, history=history, outbound=outbound
+        settings,
+        engines,
+        agents,
+        switchboard,
+        recent,
+        metrics,
+        phrases,
+        strict,
+        history=history,
+        outbound=outbound,
+        asterisk=AsteriskDesk.of(settings.audiosocket),
     )
 
 

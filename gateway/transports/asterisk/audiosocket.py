@@ -131,7 +131,7 @@ class AudioSocketServer:
     async def _take(self, line: AudioSocketLine, incoming: Incoming) -> None:
         gateway = self.gateway
         try:
-            admission = await gateway.switchboard.admit()
+            admission = await gateway.switchboard.admit("audiosocket")
         except Refused as refused:
             _log.warning("an AudioSocket call was refused", reason=refused.code)
             await line.hang_up(refused.code)

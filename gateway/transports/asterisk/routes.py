@@ -25,7 +25,8 @@ from gateway.transports.phone.line import Incoming
 MAX_BODY_BYTES = 4_096
 MAX_FIELDS = 16
 MAX_NAME_CHARS = 128
-PATH = "/v1/asterisk/calls"
+CALLS_PATH = "/v1/asterisk/calls"
+NEXT_PATH = "/v1/asterisk/next"
 _FIELDS = frozenset({"uuid", "agent", "dialled", "caller"})
 
 
@@ -33,7 +34,7 @@ def routes(settings: Settings) -> list[Route]:
     """None of them, where Asterisk does not call."""
     if not (settings.audiosocket.enabled or settings.asterisk.enabled):
         return []
-    return [Route(PATH, announce, methods=["POST"]), Route(PATH + "/{id}/next", next_step, methods=["GET"])]
+    return [Route(CALLS_PATH, announce, methods=["POST"]), Route(NEXT_PATH, next_step, methods=["GET"])]
 
 
 async def announce(request: Request) -> Response:
@@ -69,9 +70,10 @@ async def announce(request: Request) -> Response:
 
 
 async def next_step(request: Request) -> Response:
-    """Where the caller goes on to whose call (UUID, or ``call`` of the stream's address) has ended; empty: nowhere."""
+    """``?call=``: where the caller goes on to whose call, named by its UUID or by its WebSocket channel, is over. Told
+    once; empty: nowhere."""
     gateway: Gateway = request.app.state.gateway
-    return PlainTextResponse(gateway.asterisk.next_steps.take(request.path_params["id"]))
+    return PlainTextResponse(gateway.asterisk.next_steps.take(request.query_params.get("call", "")))
 
 
 def _fields(body: bytes, kind: str) -> Mapping[str, str]:
