@@ -57,9 +57,7 @@ async def announce(request: Request) -> Response:
             gateway.agents.get(agent)
     except UnknownAgent as error:
         return _refusal(404, error.code, str(error))
-    incoming = Incoming(
-        "audiosocket", agent, fields.get("dialled", ""), fields.get("caller", ""), wire_id=str(call)
-    )
+    incoming = Incoming("audiosocket", agent, fields.get("dialled", ""), fields.get("caller", ""), wire_id=str(call))
     try:
         gateway.asterisk.expected.announce(call, incoming)
     except NotExpected:

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 from urllib.parse import parse_qsl
 
 import structlog
@@ -16,6 +17,7 @@ from gateway.transports.carriers.dialect import Asked, Carrier, Reply, RestReque
 from gateway.transports.carriers.known import carriers_of
 from gateway.transports.carriers.rest import RestClient, RestFailed, rest_client
 from gateway.transports.carriers.tickets import Tickets
+from gateway.transports.carriers.wire import text
 from gateway.transports.phone.line import Incoming
 
 _log = structlog.get_logger(__name__)
@@ -87,12 +89,15 @@ class CarrierDesk:
         return put
 
     def admit_stream(self, connection: HTTPConnection, carrier: Carrier) -> Incoming | None:
-        """What is known of the call that a stream is for, if it came with a ticket. Raises :class:`Unauthentic`."""
+        """What is known of the call that a stream is for: by its ticket, else by what the address asks for
+        (``?agent=``, ``from``, ``to``). Raises :class:`Unauthentic`."""
         ticket = connection.path_params.get("ticket")
+        question = asked(connection, self._base(connection, web=False))
         if carrier.signs_upgrade or ticket is None:
-            carrier.check_upgrade(asked(connection, self._base(connection, web=False)))
+            carrier.check_upgrade(question)
         if ticket is None:
-            return None
+            query: dict[str, Any] = dict(question.query)
+            return Incoming(carrier.name, text(query, "agent"), text(query, "to"), text(query, "from"))
         incoming = self.streams.redeem(carrier.name, ticket)
         if incoming is None:
             raise Unauthentic("ticket_invalid", "The ticket of this stream is unknown, used or expired.")
@@ -131,9 +136,9 @@ def _headers(connection: HTTPConnection) -> Mapping[str, str]:
     return {name.lower(): value for name, value in connection.headers.items()}
 
 
-def _fields(text: str) -> tuple[tuple[str, str], ...]:
+def _fields(encoded: str) -> tuple[tuple[str, str], ...]:
     """Of more than :data:`MAX_FIELDS` none: what they sign is not what we would read."""
     try:
-        return tuple(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
+        return tuple(parse_qsl(encoded, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
         return ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engines.api import Pcm16
-from gateway.transports.phone.line import Ability, Incoming
+from gateway.transports.phone.line import Ability, Incoming, PlayoutOwner
 
 Message = str | bytes
 """A WebSocket message, text or binary."""
@@ -45,6 +45,10 @@ class Started:
     """Of the caller's audio."""
     out_rate_hz: int | None = None
     """Of :meth:`Dialect.encode_audio`; None: as the caller's."""
+    owner: PlayoutOwner = PlayoutOwner.THEIRS
+    """``OURS``: a wire that can neither clear nor mark. Then :meth:`Dialect.encode_mark` is not called."""
+    tail: tuple[Message, ...] = ()
+    """What makes the carrier play the end of what it has, sent when no audio follows a mark."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
@@ -25,9 +26,13 @@ from gateway.transports.carriers.dialect import (
 )
 from gateway.transports.carriers.rest import RestFailed
 from gateway.transports.carriers.send_queue import SendQueue
-from gateway.transports.phone.line import Ability, LineError, LineEvents, PlayoutOwner, Quality
+from gateway.transports.phone.line import Ability, LineError, LineEvents, Quality
 
 _log = structlog.get_logger(__name__)
+
+TAIL_S = 0.15
+"""Without audio after a mark, what was said is all there is for now; less than audio is sent ahead, so that nothing
+sounds broken."""
 
 MAX_MARKS = 256
 """That may be out at once: one every 200 ms, some 40 s of them. Beyond, a mark is not sent, and counted."""
@@ -39,15 +44,16 @@ Rest = Callable[[RestRequest], Awaitable[None]]
 class CarrierLine:
     """``attach`` the call before anything else is taken from the wire. ``count`` counts by name."""
 
-    owner = PlayoutOwner.THEIRS
-
     def __init__(self, dialect: Dialect, started: Started, rest: Rest, count: Callable[[str], None]) -> None:
+        self.owner = started.owner
         self.abilities: frozenset[Ability] = dialect.abilities
         self.rate_hz = started.out_rate_hz or started.rate_hz
         self._dialect = dialect
         self._in_rate_hz = started.rate_hz
         self._decode = wire.decoder(started.encoding)
         self._block_bytes = started.rate_hz * wire.sample_bytes(started.encoding)
+        self._tail = started.tail
+        self._tail_due: asyncio.TimerHandle | None = None
         self._rest = rest
         self._count = count
         self._events: LineEvents | None = None
@@ -78,6 +84,7 @@ class CarrierLine:
 
     def play(self, pcm: Pcm16) -> None:
         if not self._down:
+            self._cancel_tail()
             self._frames_out += 1
             self.queue.put(self._dialect.encode_audio(pcm), audio=True)
 
@@ -89,10 +96,24 @@ class CarrierLine:
             return
         self._marks[name] = False
         self.queue.put(self._dialect.encode_mark(name), mark=name)
+        if self._tail:
+            self._cancel_tail()
+            self._tail_due = asyncio.get_running_loop().call_later(TAIL_S, self._send_tail)
+
+    def _send_tail(self) -> None:
+        self._tail_due = None
+        if not self._down:
+            self.queue.put(self._tail, audio=True)
+
+    def _cancel_tail(self) -> None:
+        if self._tail_due is not None:
+            self._tail_due.cancel()
+            self._tail_due = None
 
     def clear(self) -> bool:
         if self._down:
             return False
+        self._cancel_tail()
         dropped, unsent = self.queue.take_back()
         self.queue.put(self._dialect.encode_clear())
         for name in self._marks:
@@ -123,6 +144,7 @@ class CarrierLine:
         raise LineError("not_supported", "this line cannot put a caller on hold")
 
     async def hang_up(self, cause: str) -> None:
+        self._cancel_tail()
         if self._down:
             return
         self._down = True

@@ -76,7 +76,7 @@ async def carrier_stream(websocket: WebSocket) -> None:
         return
     with admission, contextlib.suppress(*GONE):
         structlog.contextvars.bind_contextvars(call=admission.call_id)
-        await websocket.accept(carrier.subprotocol)
+        await websocket.accept(carrier.subprotocol if carrier.subprotocol in websocket.scope["subprotocols"] else None)
         await _Stream(websocket, gateway, desk, carrier).run(admission, known)
 
 
