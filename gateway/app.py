@@ -24,7 +24,7 @@ from engines.memory import MemoryGuard
 from engines.opening import open_engines
 from engines.registry import BackendSpec, check_installed
 from gateway import console, outbound_routes, web_pages
-from gateway.agents.agent import Agents, check_voices_known
+from gateway.agents.agent import Agents, check_agents_known, check_voices_known
 from gateway.engine_watch import watch_engines
 from gateway.outbound_book import OutboundBook
 from gateway.phrases import Phrase, Phrases
@@ -83,8 +83,9 @@ def create_app(
 
     Raises:
         ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``,
-            ``unknown_voice``.
+            ``unknown_voice``, ``unknown_agent``.
     """
+    check_agents_known(settings)
     lineup = settings.lineup()
     if engines is None:
         check_voices_known(settings, lineup)

@@ -22,6 +22,7 @@ ConfigFile = Annotated[
 def application() -> typer.Typer:
     from engines.bench.command import add_bench_commands
     from gateway.models_command import add_models_commands
+    from gateway.outbound_command import add_dial_command
     from loadtest.command import add_call_command
 
     app = typer.Typer(
@@ -34,6 +35,7 @@ def application() -> typer.Typer:
     config.command("keys")(config_keys)
     app.add_typer(config, name="config")
     add_call_command(app, hearing_model)
+    add_dial_command(app)
     app.command("doctor")(doctor)
     add_models_commands(app)
     add_bench_commands(app)
@@ -116,13 +118,14 @@ def serve(
 
 def config_check(config: ConfigFile = None) -> None:
     """Print the settings as they resolve, the key hidden; exit code 2 when they are wrong."""
-    from gateway.agents.agent import check_voices_known
+    from gateway.agents.agent import check_agents_known, check_voices_known
     from gateway.security.listening import check_listening
     from gateway.settings import describe
 
     with _reported():
         settings = _settings(config, {})
         check_listening(settings)
+        check_agents_known(settings)
         check_voices_known(settings, settings.lineup())
         typer.echo("\n".join(describe(settings)))
 

@@ -93,6 +93,21 @@ class Agents:
             raise ConfigurationError("unknown_voice", *problems)
 
 
+def check_agents_known(settings: Settings) -> None:
+    """Raises :class:`ConfigurationError` (``unknown_agent``) naming every place where phones are sent to an agent that
+    there is not."""
+    phone = settings.phone
+    asked = {"phone.agent": phone.agent} | {f"phone.numbers {number}": agent for number, agent in phone.numbers.items()}
+    known = {DEFAULT_AGENT_NAME, *settings.agents}
+    problems = [
+        f"{where}: there is no agent {agent!r}; there are {', '.join(sorted(known))}"
+        for where, agent in asked.items()
+        if agent not in known
+    ]
+    if problems:
+        raise ConfigurationError("unknown_agent", *problems)
+
+
 def check_voices_known(settings: Settings, lineup: Lineup) -> None:
     """Before anything is loaded: as :meth:`Agents.check_voices`, where the voices of the first text-to-speech backend
     are known by then."""

@@ -12,6 +12,10 @@ from structlog.typing import Processor
 
 SECRET_KEYS = frozenset({"key", "api_key", "authorization", "token", "password", "secret"})
 CALLER_KEYS = frozenset({"text", "transcript", "instructions", "message_text", "heard", "said", "prompt", "greeting"})
+NUMBER_KEYS = frozenset(
+    {"caller", "dialled", "number", "from", "to", "from_uri", "to_uri", "target", "digit", "digits", "dtmf"}
+)
+"""Who calls whom, and what keys a caller presses: a card's number may be among them."""
 REDACTED = "[redacted]"
 
 _NOISY = ("httpx", "httpcore", "websockets", "asyncio", "uvicorn.error", "huggingface_hub", "aioice", "aiortc")
@@ -20,8 +24,9 @@ check."""
 
 
 def redactor(*, caller_text: bool) -> Processor:
-    """A processor that hides secrets always, and what people say unless ``caller_text``; at any depth."""
-    hidden = SECRET_KEYS if caller_text else SECRET_KEYS | CALLER_KEYS
+    """A processor that hides secrets, numbers and keys always, and what people say unless ``caller_text``; at any
+    depth."""
+    hidden = SECRET_KEYS | NUMBER_KEYS if caller_text else SECRET_KEYS | NUMBER_KEYS | CALLER_KEYS
 
     def hide(value: object, key: str | None = None, depth: int = 0) -> object:
         if key is not None and key.lower() in hidden and value is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,7 +22,11 @@ MAX_LABELS = 64
 STAGES = ("decision", "final", "first_token", "first_clause", "first_audio", "first_sent", "cut_to_silence")
 _CUT = "cut_to_silence"
 _STAGE_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.2, 1.6, 2.5, 5.0, 10.0)
+_JITTER_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 _CALL_BUCKETS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1_800, 3_600)
+
+
+_FRAME_KINDS = {"frames_in": "in", "frames_out": "out", "lost": "lost", "concealed": "concealed", "late": "late"}
 
 
 class _Names:
@@ -62,6 +66,18 @@ class Metrics:
             registry=registry,
         )
         self._tokens = Counter("offhook_tokens_total", "Tokens of the language model", ["kind"], registry=registry)
+        self._frames = Counter(
+            "offhook_phone_frames_total",
+            "Frames of ended phone calls, as far as their wires tell",
+            ["kind"],
+            registry=registry,
+        )
+        self._jitter = Histogram(
+            "offhook_phone_jitter_seconds",
+            "Jitter of callers' audio at the end of phone calls",
+            buckets=_JITTER_BUCKETS_S,
+            registry=registry,
+        )
         self._lag = Gauge(
             "offhook_loop_lag_seconds", "Worst delay of the event loop since last read", registry=registry
         )
@@ -105,6 +121,14 @@ class Metrics:
             field = f"{kind}_tokens"
             grown = getattr(times, field) - (getattr(before, field) if before is not None else 0)
             self._tokens.labels(kind).inc(max(grown, 0))
+
+    def phone_media(self, quality: Mapping[str, int | float | None]) -> None:
+        """Of a phone call that ended: the fields of :class:`gateway.transports.phone.line.Quality`."""
+        for field, kind in _FRAME_KINDS.items():
+            self._frames.labels(kind).inc(quality[field] or 0)
+        jitter_ms = quality["jitter_ms"]
+        if jitter_ms is not None:
+            self._jitter.observe(jitter_ms / 1000)
 
     def lagged(self, lag_s: float) -> None:
         self._worst_lag_s = max(self._worst_lag_s, lag_s)

@@ -26,8 +26,14 @@ _log = structlog.get_logger(__name__)
 HANG_UP_S = 5.0
 """How long a line may take to be hung up and freed."""
 
-CONTROL_S: dict[type[Control], float] = {Transfer: 60.0, SendDtmf: 20.0, HoldCaller: 10.0}
+CONTROL_S: dict[type[Control], float] = {Transfer: 120.0, SendDtmf: 20.0, HoldCaller: 20.0}
 """How long a line may take for what the session asks of it: another phone may ring, 32 keys are pressed."""
+
+MAX_CONTROLS = 4
+"""Of these under way at once. A session asks for one at a time, but may give one up before the line does."""
+
+HANDED_OVER_S = 5.0
+"""Some wires end the call as they hand it over, and say only then that they did: so long is that waited for."""
 
 KEYS = frozenset("0123456789*#ABCD")
 
@@ -54,6 +60,10 @@ class PhoneCall:
         self._leg = PhoneLeg(line, control=self._control, notified=self._notified)
         self._tasks: asyncio.TaskGroup | None = None
         self._controls: set[asyncio.Task[None]] = set()
+        self._transferring = False
+        self._gone: asyncio.TimerHandle | None = None
+        self._gone_for = ""
+        """The line went down, for this cause, while it was handing its caller over."""
         self._call: Call = open_call(
             gateway,
             admission,
@@ -89,6 +99,8 @@ class PhoneCall:
             raise
         finally:
             self._tasks = None
+            if self._gone is not None:
+                self._gone.cancel()
             if not call.finished.is_set():
                 call.hang_up("internal_error")
             await self._free_line()
@@ -100,7 +112,7 @@ class PhoneCall:
 
     async def _free_line(self) -> None:
         """After this nothing of the line is left, or it is counted and logged."""
-        self._file_quality()
+        self._gateway.metrics.phone_media(self._file_quality())
         try:
             async with asyncio.timeout(HANG_UP_S):
                 await self._line.hang_up(self._cause)
@@ -156,16 +168,23 @@ class PhoneCall:
         self._call.writable()
 
     def hung_up(self, cause: str) -> None:
-        if not self._call.finished.is_set():
+        if self._call.finished.is_set() or self._gone is not None:
+            return
+        if self._transferring and self._tasks is not None:
+            self._gone = self._loop.call_later(HANDED_OVER_S, self._call.hang_up, cause)
+            self._gone_for = cause
+        else:
             self._call.hang_up(cause)
 
     # --- what the session wants of the line ---------------------------------------------------------------------
 
     def _control(self, effect: Control) -> None:
         """Begin it. It ends with the call at the latest, and is answered once."""
-        if self._tasks is None:
-            self._call.handle(ControlDone(effect.tool_call, "not_connected", "the call is not connected"))
+        if self._tasks is None or self._gone is not None or len(self._controls) >= MAX_CONTROLS:
+            self._gateway.metrics.count("control_failed")
+            self._call.handle(ControlDone(effect.tool_call, "line_busy", "the phone line cannot do it now"))
             return
+        self._transferring = self._transferring or isinstance(effect, Transfer)
         task = self._tasks.create_task(self._perform(effect), name=type(effect).__name__)
         self._controls.add(task)
         task.add_done_callback(self._controls.discard)
@@ -186,6 +205,10 @@ class PhoneCall:
             self._gateway.metrics.count("control_failed")
             _log.warning("a line could not do what its agent asked", what=type(effect).__name__, code=done.code)
         self._call.handle(done)
+        if isinstance(effect, Transfer):
+            self._transferring = False
+            if self._gone is not None:
+                self._call.hang_up(self._gone_for)  # after the answer: if the caller was handed over, that was why
 
     async def _ask(self, effect: Control) -> None:
         match effect:
@@ -203,5 +226,7 @@ class PhoneCall:
         if isinstance(notice, TurnRecorded):
             self._file_quality()
 
-    def _file_quality(self) -> None:
-        self._call.record.quality = dataclasses.asdict(self._line.quality())
+    def _file_quality(self) -> dict[str, int | float | None]:
+        quality: dict[str, int | float | None] = dataclasses.asdict(self._line.quality())
+        self._call.record.quality = quality
+        return quality
