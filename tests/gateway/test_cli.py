@@ -51,7 +51,7 @@ def test_the_version() -> None:
 
 def test_every_command_is_there() -> None:
     output = offhook("--help").output
-    assert all(command in output for command in ("serve", "call", "config", "models", "doctor", "bench"))
+    assert all(command in output for command in ("serve", "call", "dial", "config", "models", "doctor", "bench"))
 
 
 def test_serve_hands_over_what_it_was_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
