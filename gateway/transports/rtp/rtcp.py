@@ -94,12 +94,16 @@ class Reports:
         report = RtcpRrPacket(ssrc=self._sender.ssrc)
         self._send(bytes(report) + self._description() + bytes(RtcpByePacket(sources=[self._sender.ssrc])))
 
-    def receive(self, data: bytes, now_s: float) -> None:
-        """A compound packet, decrypted. What is malformed is passed over."""
+    def hear_of(self, receiver: RtpReceiver) -> None:
+        """The stream that comes in is another one now."""
+        self._receiver = receiver
+
+    def receive(self, data: bytes, now_s: float) -> bool:
+        """A compound packet, decrypted. False: it is malformed, and passed over."""
         try:
             packets = RtcpPacket.parse(data)
         except (ValueError, IndexError):
-            return
+            return False
         for packet in packets:
             if isinstance(packet, RtcpSrPacket):
                 self._heard = (packet.sender_info.ntp_timestamp >> 16 & 0xFFFFFFFF, now_s)
@@ -109,6 +113,7 @@ class Reports:
                     self._read(block, now_s)
             elif isinstance(packet, RtcpByePacket):
                 self.goodbye = self._receiver.ssrc in packet.sources or self.goodbye
+        return True
 
     def _read(self, block: RtcpReceiverInfo, now_s: float) -> None:
         if block.ssrc != self._sender.ssrc:

@@ -1,0 +1,173 @@
+"""The agent's voice as RTP to a phone: a packet every 20 ms, whether the agent speaks or not (RFC 3550).
+
+PBXs take a stream that stops for a dead one (RTP timeouts of 30 to 60 s, NAT bindings) and some stop playing at once,
+so silence is sent like speech. Timestamps follow the grid of the clock: they neither drift nor burst.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from engines.api import Pcm16
+from gateway.transports.rtp.packet import write_rtp
+from gateway.transports.sip.telephone_event import KeyPacket
+
+MAX_QUEUED = 10
+"""Frames; the pacer above sends two ahead. What is over is dropped, the oldest first."""
+_FADE_S = 0.005
+_MIN_STEP = 64
+"""A quieter end makes no click."""
+
+
+class Encoding(Protocol):
+    """One stream of one codec, 20 ms a packet."""
+
+    @property
+    def clock_hz(self) -> int: ...
+
+    @property
+    def encode_hz(self) -> int:
+        """Of the audio that goes in."""
+
+    @property
+    def silence(self) -> bytes:
+        """A packet of silence; empty: silence has to be coded."""
+
+    def encode(self, pcm: Pcm16) -> bytes: ...
+
+    def reset(self) -> None: ...
+
+
+class PacedSender:
+    """``send`` takes RTP packets that are not encrypted yet; it must not raise."""
+
+    def __init__(self, send: Callable[[bytes], None], rng: random.Random) -> None:
+        self._send = send
+        self.ssrc = rng.getrandbits(32)
+        self._sequence = rng.getrandbits(15)  # no early wraparound for SRTP (RFC 3711, section 3.3.1)
+        self._base = rng.getrandbits(32)
+        self._payload_type = 0
+        self._encoding: Encoding | None = None
+        self._frame_ticks = 160
+        self._frame_samples = 160
+        self._queue: deque[Pcm16] = deque()
+        self._keys: Iterator[KeyPacket | None] | None = None
+        self._keys_type = 0
+        self._key_began = 0
+        self._began: int | None = None
+        """The frame number that timestamps count from."""
+        self._ticks_before = 0
+        self._now = 0, 0.0
+        self._last_sample = 0
+        self._speaking = False
+        self.packets = 0
+        self.octets = 0
+        self.dropped = 0
+        """Frames that were played faster than they could be sent."""
+
+    @property
+    def queued(self) -> bool:
+        return bool(self._queue)
+
+    def use(self, payload_type: int, encoding: Encoding) -> None:
+        """Send this from now on; timestamps go on at its clock."""
+        if self._encoding is not None and self._encoding.clock_hz != encoding.clock_hz and self._began is not None:
+            self._ticks_before += (self._now[0] - self._began) * self._frame_ticks
+            self._began = self._now[0]
+        if encoding is not self._encoding:
+            self._queue.clear()
+        self._payload_type, self._encoding = payload_type, encoding
+        self._frame_ticks, self._frame_samples = encoding.clock_hz // 50, encoding.encode_hz // 50
+
+    def play(self, pcm: Pcm16) -> None:
+        """20 ms a frame at the encoding's rate; what is left over is filled up with silence."""
+        for at in range(0, len(pcm), self._frame_samples):
+            frame = pcm[at : at + self._frame_samples]
+            if len(frame) < self._frame_samples:
+                frame = np.pad(frame, (0, self._frame_samples - len(frame)))
+            self._queue.append(frame)
+        while len(self._queue) > MAX_QUEUED:
+            self._queue.popleft()
+            self.dropped += 1
+
+    def clear(self) -> bool:
+        """What has not left is dropped. Returns whether there was any."""
+        had = bool(self._queue)
+        self._queue.clear()
+        return had
+
+    def press(self, payload_type: int, keys: Iterator[KeyPacket | None]) -> None:
+        """Send these in the place of audio, one a frame; None: a frame of silence between keys."""
+        self._keys_type, self._keys = payload_type, keys
+
+    def release(self) -> None:
+        """No more keys."""
+        self._keys = None
+
+    @property
+    def pressing(self) -> bool:
+        return self._keys is not None
+
+    def tick(self, number: int, now_s: float) -> None:
+        """The time of one frame has come."""
+        if self._began is None:
+            self._began = number
+        self._now = number, now_s
+        if self._keys is not None and self._press(number):
+            return
+        encoding = self._encoding
+        assert encoding is not None
+        if self._queue:
+            frame = self._queue.popleft()
+            self._last_sample = int(frame[-1])
+            marker, self._speaking = not self._speaking, True
+            self._put(self._payload_type, encoding.encode(frame), self._timestamp(number), marker)
+            return
+        if self._speaking:
+            self._speaking = False
+            payload = encoding.encode(self._fading())
+        else:
+            payload = encoding.silence or encoding.encode(np.zeros(self._frame_samples, np.int16))
+        self._put(self._payload_type, payload, self._timestamp(number), marker=False)
+
+    def timestamp_at(self, now_s: float) -> int:
+        """The RTP timestamp of a moment, for sender reports."""
+        number, then_s = self._now
+        return (self._timestamp(number) + int((now_s - then_s) * self._frame_ticks * 50)) & 0xFFFFFFFF
+
+    def _timestamp(self, number: int) -> int:
+        return (self._base + self._ticks_before + (number - (self._began or 0)) * self._frame_ticks) & 0xFFFFFFFF
+
+    def _fading(self) -> Pcm16:
+        """A voice that was cut falls to nothing within 5 ms: at once it would be a click."""
+        frame = np.zeros(self._frame_samples, np.int16)
+        if abs(self._last_sample) >= _MIN_STEP:
+            fade = int(_FADE_S * self._frame_samples * 50)
+            frame[:fade] = self._last_sample * np.linspace(1.0, 0.0, fade, endpoint=False) ** 2
+        return frame
+
+    def _press(self, number: int) -> bool:
+        assert self._keys is not None
+        packet = next(self._keys, ...)
+        if packet is ...:
+            self._keys = None
+            return False
+        if packet is None:
+            return False
+        if packet.first:
+            self._key_began = self._timestamp(number)
+            self._speaking = False
+        self._put(self._keys_type, packet.payload, self._key_began, marker=packet.first)
+        return True
+
+    def _put(self, payload_type: int, payload: bytes, timestamp: int, marker: bool) -> None:
+        packet = write_rtp(payload_type, marker, self._sequence, timestamp, self.ssrc, payload)
+        self._sequence = (self._sequence + 1) & 0xFFFF
+        self.packets += 1
+        self.octets += len(payload)
+        self._send(packet)
