@@ -30,6 +30,7 @@ from streaming.jobs import (
     SynthesisFailed,
     Synthesize,
     Token,
+    ToolCalled,
     Transcript,
     TranscriptionFailed,
 )
@@ -129,7 +130,7 @@ class _Reply:
     def _on_result(self, engine: LanguageModel, result: Generation) -> None:
         if self.attempt.engine is not engine:
             return
-        if isinstance(result, Token):
+        if isinstance(result, Token | ToolCalled):
             if not self._begun:
                 self._begun = True
                 self.attempt.works()

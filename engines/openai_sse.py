@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from engines.llm.openai_tools import CallPiece, call_pieces
 from engines.openai_errors import ApiError, api_error
 from engines.openai_http import parse_json
 from streaming.jobs import Usage
@@ -64,11 +65,12 @@ class EventReader:
 
 @dataclass(frozen=True, slots=True)
 class ChatPiece:
-    """What one chunk says: more text, why the reply ended, what it cost; each may be missing."""
+    """What one chunk says: more text, of the tools called, why the reply ended, what it cost; each may be missing."""
 
     text: str = ""
     finish: str | None = None
     usage: Usage | None = None
+    calls: tuple[CallPiece, ...] = ()
 
 
 def chat_piece(data: bytes) -> ChatPiece:
@@ -91,8 +93,12 @@ def chat_piece(data: bytes) -> ChatPiece:
     delta = choice.get("delta") or choice.get("message") or {}
     text = (delta.get("content") or delta.get("refusal")) if isinstance(delta, dict) else None
     finish = choice.get("finish_reason")
+    calls = call_pieces(delta.get("tool_calls"), whole=not choice.get("delta")) if isinstance(delta, dict) else ()
     return ChatPiece(
-        text if isinstance(text, str) else "", finish if isinstance(finish, str) else None, _usage(chunk.get("usage"))
+        text if isinstance(text, str) else "",
+        finish if isinstance(finish, str) else None,
+        _usage(chunk.get("usage")),
+        calls,
     )
 
 

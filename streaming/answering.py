@@ -77,7 +77,7 @@ class Answering:
         self._marks = Marks(emit)
         self.on_hold = False
         """The far end does not listen."""
-        self.control = CallControl(config, conversation, new_id, self._context_changed, emit)
+        self.control = CallControl(conversation, new_id, self._context_changed, emit)
         self._past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
 
     # --- beginning a reply ------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Answering:
         if (reply := self._find(event.epoch, "late_generation")) is None or reply.generated is not None:
             return
         reply.end_text(event.reason, event.usage, now)
-        if not reply.raw.strip() and not reply.calls:
+        if not reply.raw.strip() and not (reply.calls and reply.config.tools):
             reply.fail("empty_reply", "the language model gave no text")
 
     def failed(self, event: GenerationFailed | SynthesisFailed) -> None:
@@ -442,7 +442,7 @@ class Answering:
     def _hand_over_calls(self, reply: Reply, status: Status, now: float) -> None:
         """Its tools act now that all of it was heard; those of a reply that was cut never do."""
         if status in ("completed", "incomplete"):
-            self.control.begin(reply.calls, reply.item_id, now)
+            self.control.begin(reply.calls, reply.item_id, reply.config, now)
         elif reply.failure:
             self.control.drop(reply.calls, reply.item_id, "reply_failed", "not done: the reply could not be spoken")
         else:

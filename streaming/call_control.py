@@ -47,13 +47,11 @@ class CallControl:
 
     def __init__(
         self,
-        config: SessionConfig,
         conversation: Conversation,
         new_id: Callable[[str], str],
         changed: Callable[[], None],
         emit: Callable[[Effect], None],
     ) -> None:
-        self.config = config
         self.owed = False
         """The model has results to answer."""
         self.ends: str | None = None
@@ -97,18 +95,19 @@ class CallControl:
 
     # --- a reply's calls --------------------------------------------------------------------------------------
 
-    def begin(self, calls: Sequence[ToolCalled], item_id: str, now: float) -> None:
-        """The reply of this item was heard to its end: do what it calls for, what ends the call after all else."""
+    def begin(self, calls: Sequence[ToolCalled], item_id: str, config: SessionConfig, now: float) -> None:
+        """The reply of this item was heard to its end: do what it calls for, what ends the call after all else.
+        ``config`` is the reply's: it says what tools it had."""
         todo: list[tuple[ToolCall, Action]] = []
         at = item_id
         for call in self._named(calls):
             at = self._file_call(call, at)
             try:
-                todo.append((call, read_call(call.name, call.arguments, self.config)))
+                todo.append((call, read_call(call.name, call.arguments, config)))
             except ToolError as error:
                 self._emit(Count("tool_call_refused"))
                 self._file_result(call, error.code, str(error))
-                self.owed = True
+                self.owed = self.may_call  # a model that calls what it was not given is not asked for ever
         todo.sort(key=lambda one: isinstance(one[1], HangUp | TransferTo))
         self._waiting.extend(todo)
         self._next(now)

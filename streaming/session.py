@@ -248,7 +248,7 @@ class Session:
             if self._listening.configure(event.config.language, event.config.turn):
                 self._answering.release()
                 self._notify(InputCleared())
-        self.config = self._answering.config = self._answering.control.config = event.config
+        self.config = self._answering.config = event.config
         self._answering.version += 1
 
     # --- the client's commands --------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from streaming.jobs import (
     Generate,
     Generation,
     GenerationDone,
+    GenerationFailed,
     Message,
     OpenTranscription,
     Priority,
@@ -234,8 +235,10 @@ class Callers:
                 turn.written = True
                 call.messages.append(Message("assistant", turn.text.strip()))
                 self._speak_rest(call, turn)
+            case GenerationFailed(code=code):
+                self._fail(call, turn, code)
             case _:
-                self._fail(call, turn, result.code)
+                raise AssertionError(result)  # it was offered no tools
 
     def _speak(self, call: _Call, turn: RealTurn, deadline: float) -> None:
         segment, turn.asked = turn.asked, turn.asked + 1

@@ -24,6 +24,7 @@ from engines.llm.chatml import ChatMl
 from engines.llm.ctranslate2_model import CTranslate2Model
 from engines.llm.detokenize import Detokenizer
 from engines.llm.history import ContextTooLongError, bounded
+from engines.llm.written_tools import written_out
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
 HISTORY_TOKENS = 400
@@ -110,6 +111,7 @@ class CTranslate2LanguageModel:
     def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
         loop = self._running_loop()
         key = (request.call, request.epoch)
+        request, deliver = written_out(request, deliver)
         reply = _Reply(request, deliver, request.priority, request.deadline)
         if key in self._replies:
             loop.call_soon(deliver, GenerationFailed(request.epoch, "duplicate_epoch", "this epoch has a reply"))

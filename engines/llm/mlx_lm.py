@@ -15,6 +15,7 @@ from engines.executor.tenancy import Tenancy
 from engines.executor.thread import ExecutorUnavailableError, MlxExecutor
 from engines.llm.mlx_contexts import RowsLimits
 from engines.llm.mlx_rows import Load, Rows, load_checkpoint
+from engines.llm.written_tools import written_out
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed
 
 _log = structlog.get_logger(__name__)
@@ -79,6 +80,7 @@ class MlxLanguageModel:
 
     def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
         key = (request.call, request.epoch)
+        request, deliver = written_out(request, deliver)
         if key in self._live:
             _log.error("a second generation for one epoch", call=request.call, epoch=request.epoch)
             self._refuse(request, deliver, "invalid_request", "this epoch is already being generated")

@@ -18,12 +18,24 @@ import httpx
 import structlog
 
 from engines.llm.history import ContextTooLongError, bounded
+from engines.llm.openai_tools import CallAssembler, show_message, show_tool
+from engines.llm.written_tools import written_out
 from engines.openai_connection import Connection, ConnectionOptions
 from engines.openai_errors import ApiError
 from engines.openai_http import OpenAiHttp, Patience, blocks_of, read_bounded
 from engines.openai_sse import ChatPiece, EventReader, WholeCharacters, chat_piece
 from engines.running import Running, RunningSet
-from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
+from streaming.jobs import (
+    Generate,
+    Generation,
+    GenerationDone,
+    GenerationFailed,
+    Message,
+    Priority,
+    Token,
+    ToolCalled,
+    Usage,
+)
 
 MAX_WHOLE_BYTES = 128 * 1024
 """Of a reply that a server sent in one piece, though asked to stream."""
@@ -51,9 +63,11 @@ class _Dialect:
     usage: bool = True
     temperature: bool = True
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    tools: bool = True
+    """False: tools are written into the prompt, and read out of the reply."""
 
-    def after(self, refusal: ApiError) -> _Dialect | None:
-        """The dialect to try next; None when the refusal is not about it."""
+    def after(self, refusal: ApiError, *, with_tools: bool) -> _Dialect | None:
+        """The dialect to try next; None when the refusal is not about it. ``with_tools``: the request had some."""
         if refusal.code != "bad_request":
             return None
         if self.usage and "stream_options" in refusal.detail:
@@ -62,6 +76,8 @@ class _Dialect:
             return replace(self, limit="max_completion_tokens")
         if self.temperature and "temperature" in refusal.detail:
             return replace(self, temperature=False)
+        if self.tools and with_tools and "tool" in refusal.detail.lower():
+            return replace(self, tools=False)
         return replace(self, usage=False) if self.usage else None
 
 
@@ -72,14 +88,17 @@ class _Reply:
         self._characters = WholeCharacters()
         self._left = max_characters
         self._pieces = 0
+        self._calls = CallAssembler()
         self.finish: str | None = None
         self._usage: Usage | None = None
 
     def take(self, piece: ChatPiece) -> str:
         """The text to deliver."""
         self._usage = piece.usage or self._usage
-        if self.finish is not None or (piece is _DONE and not self._pieces):
+        if self.finish is not None or (piece is _DONE and not self._pieces and not self._calls):
             return ""
+        for part in piece.calls:
+            self._calls.feed(part)
         text = self._characters.feed(piece.text)[: self._left]
         self._left -= len(text)
         self._pieces += bool(text)
@@ -94,6 +113,10 @@ class _Reply:
     def cut(self) -> bool:
         """Ended here, by its length: the server may go on for ever."""
         return self._left <= 0
+
+    def calls(self, epoch: int) -> list[ToolCalled]:
+        """The tools called, once the reply is over."""
+        return self._calls.calls(epoch)
 
     def done(self, epoch: int) -> Generation:
         if self.finish == "content_filter" and not self._pieces:
@@ -140,7 +163,7 @@ class OpenAiLanguageModel:
 
     async def _warm(self, patience: Patience) -> None:
         one = Generate(_NOBODY, 0, (Message("user", "Hi"),), Priority.FIRST_AUDIO, math.inf, max_tokens=1)
-        await self._in_dialect(one, self._prompt(one.messages), lambda _: None, patience)
+        await self._in_dialect(one, lambda _: None, patience)
 
     async def close(self) -> None:
         await self._running.close()
@@ -179,11 +202,10 @@ class OpenAiLanguageModel:
                 deliver(result)
 
         try:
-            messages = self._prompt(request.messages)
             async with Patience(self._http.connection) as patience:
 
                 async def once() -> None:
-                    await self._in_dialect(request, messages, tell, patience)
+                    await self._in_dialect(request, tell, patience)
 
                 await self._http.attempt(once, patience)
         except ContextTooLongError as error:
@@ -196,7 +218,7 @@ class OpenAiLanguageModel:
             _log.error("a reply failed by a defect", call=request.call, error_type=type(error).__name__)
             tell(GenerationFailed(request.epoch, "generation_failed", type(error).__name__))
 
-    def _prompt(self, messages: Sequence[Message]) -> list[dict[str, str]]:
+    def _prompt(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         fitting = bounded(
             messages,
             lambda message: len(message.content),
@@ -209,43 +231,49 @@ class OpenAiLanguageModel:
             tail = tail[-self._history_messages :]
             first = next((index for index, message in enumerate(tail) if message.role == "user"), 0)
             tail = tail[first:]
-        return [{"role": message.role, "content": message.content} for message in [*fitting[:head], *tail]]
+        return [show_message(message) for message in [*fitting[:head], *tail]]
 
-    async def _in_dialect(
-        self, request: Generate, messages: list[dict[str, str]], tell: Callable[[Generation], None], patience: Patience
-    ) -> None:
+    async def _in_dialect(self, request: Generate, tell: Callable[[Generation], None], patience: Patience) -> None:
         """One attempt. A refusal that another dialect may cure costs no attempt; what cured it is remembered."""
         dialect = self._dialect
         while True:
             try:
-                await self._request(request, messages, dialect, tell, patience)
+                await self._request(request, dialect, tell, patience)
             except ApiError as error:
-                changed = None if patience.begun else dialect.after(error)
+                changed = None if patience.begun else dialect.after(error, with_tools=bool(request.tools))
                 if changed is None:
                     raise
                 dialect = changed
             else:
                 break
         if dialect != self._dialect:
-            _log.info("the server takes another form of request", usage=dialect.usage, limit=dialect.limit)
+            _log.info(
+                "the server takes another form of request",
+                usage=dialect.usage,
+                limit=dialect.limit,
+                tools=dialect.tools,
+            )
             self._dialect = dialect
 
     async def _request(
         self,
         request: Generate,
-        messages: list[dict[str, str]],
         dialect: _Dialect,
         tell: Callable[[Generation], None],
         patience: Patience,
     ) -> None:
+        if not dialect.tools:
+            request, tell = written_out(request, tell)
         body: dict[str, Any] = {
             "model": self._http.model,
-            "messages": messages,
+            "messages": self._prompt(request.messages),
             "stream": True,
             dialect.limit: request.max_tokens,
         }
         if dialect.temperature:
             body["temperature"] = request.temperature
+        if request.tools:
+            body["tools"] = [show_tool(tool) for tool in request.tools]
         if dialect.usage:
             body["stream_options"] = {"include_usage": True}
         reply = _Reply(max(request.max_tokens, 1) * MAX_CHARACTERS_A_TOKEN)
@@ -254,14 +282,18 @@ class OpenAiLanguageModel:
             contextlib.aclosing(_pieces(response)) as pieces,
         ):
             async for piece in pieces:
-                if text := reply.take(piece):
+                text = reply.take(piece)
+                if text or piece.calls:
                     patience.progress()
+                if text:
                     tell(Token(request.epoch, text))
                 if reply.finish is not None:
                     break
             if reply.finish is None:
                 raise ApiError("connection_lost", "the stream ended before the reply did", retry=True)
             patience.settle()
+            for call in reply.calls(request.epoch):
+                tell(call)
             if not reply.complete and not reply.cut:
                 await _until(pieces, lambda piece: reply.take(piece) == "" and reply.complete)
             tell(reply.done(request.epoch))

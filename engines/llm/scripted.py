@@ -12,25 +12,38 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engines.api import EngineError
-from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Token, Usage
+from engines.llm.scripted_tools import calls_asked_for
+from engines.llm.written_tools import ToolCallSplitter, WrittenCall
+from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Token, ToolCalled, Usage
 
 Reply = Callable[[Sequence[Message]], str]
 Fault = Literal["none", "fail_first", "fail_midway", "stall_first", "stall_midway", "ignore_cancel"]
 
 _WORDS = re.compile(r"\S+\s*|\s+")
+_PUNCTUATION = re.compile(r"\W+")
 
 
 def echo(messages: Sequence[Message]) -> str:
-    """Say the caller's last words back."""
+    """Say the caller's last words back, or what became of a tool."""
+    if messages and messages[-1].role == "tool":
+        return f"The result is {_PUNCTUATION.sub(' ', messages[-1].content).strip()}."
     said = next((message.content for message in reversed(messages) if message.role == "user"), "nothing")
     return f"You said: {said.rstrip('.!? ')}."
+
+
+def _tokens(reply: str) -> list[str | WrittenCall]:
+    splitter = ToolCallSplitter()
+    tokens: list[str | WrittenCall] = []
+    for piece in (*splitter.feed(reply), *splitter.end()):
+        tokens += _WORDS.findall(piece) if isinstance(piece, str) else [piece]
+    return tokens
 
 
 @dataclass(eq=False, slots=True)
 class _Run:
     request: Generate
     deliver: Callable[[Generation], None]
-    tokens: list[str]
+    tokens: list[str | WrittenCall]
     limited: bool
     told: int = 0
     cancelled: bool = False
@@ -38,7 +51,8 @@ class _Run:
 
 
 class ScriptedLlm:
-    """A fake :class:`engines.api.LanguageModel`: one token a word, with the spaces after it.
+    """A fake :class:`engines.api.LanguageModel`: one token a word, with the spaces after it. It calls a tool where
+    ``reply`` writes a call out, and where the caller asks for one (:mod:`engines.llm.scripted_tools`).
 
     ``fault``: fail or stall for ever before the first token or after half of them; ``ignore_cancel`` goes on delivering
     for dead epochs (which no real engine may do: it proves staleness tests). Attributes may be changed while it runs;
@@ -81,7 +95,7 @@ class ScriptedLlm:
 
     def generate(self, request: Generate, deliver: Callable[[Generation], None]) -> None:
         self.requests.append(request)
-        words = _WORDS.findall(self._reply(request.messages))
+        words = _tokens(self._reply(request.messages) + calls_asked_for(request.messages, request.tools))
         run = _Run(request, deliver, words[: request.max_tokens], len(words) > request.max_tokens)
         self._runs[(request.call, request.epoch)] = run
         if self.fault != "stall_first":
@@ -121,9 +135,12 @@ class ScriptedLlm:
         elif fault == "stall_midway" and midway:
             return
         elif run.told < len(run.tokens):
-            token = Token(epoch, run.tokens[run.told])
+            piece = run.tokens[run.told]
             run.told += 1
-            run.deliver(token)
+            if isinstance(piece, str):
+                run.deliver(Token(epoch, piece))
+            else:
+                run.deliver(ToolCalled(epoch, f"call_{epoch}_{run.told}", piece.name, piece.arguments))
             if not run.cancelled or fault == "ignore_cancel":
                 # The end comes with the last token: a model knows it by then.
                 self._after(run, self.token_delay_s if run.told < len(run.tokens) else 0.0)
