@@ -7,8 +7,9 @@ the call that the dialler made stands in its place, and this one only watches it
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -16,9 +17,10 @@ from typing import Any, Protocol
 import structlog
 
 from engines.api import Overload
+from gateway.call_setup import CallNotSetUp
 from gateway.outbound_address import BadDestination, Destination, parse_destination, redacted_number
 from gateway.outbound_policy import NotAllowed, Ticket
-from gateway.records.call_record import CallRecord
+from gateway.records.call_record import CallRecord, Parties
 from gateway.state import Gateway
 from gateway.switchboard import Admission, LiveCall, Refused
 
@@ -101,14 +103,13 @@ class PlacedCall:
     def give_way_to(self, call: LiveCall) -> None:
         self._call = call
         self._answered_s = self._loop.time()
-        call.record.direction = self._record.direction
         self._limit = self._loop.call_later(self._ticket.limit_s, call.hang_up, LIMIT_CAUSE)
         if self._record.state == "ended":  # hung up in the moment it was answered
             call.hang_up(self._record.cause or LIMIT_CAUSE)
 
-    async def run(self, dial: Coroutine[Any, Any, None]) -> None:
+    async def run(self, dial: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Until the dialler is done with it."""
-        dialling = self._dialling = asyncio.create_task(dial, name=f"dial {self.id}")
+        dialling = self._dialling = asyncio.create_task(dial(), name=f"dial {self.id}")
         if self._record.state == "ended":  # the server had begun to stop
             dialling.cancel()
         try:
@@ -124,8 +125,9 @@ class PlacedCall:
     def _over(self, dialling: asyncio.Task[None]) -> None:
         if self._limit is not None:
             self._limit.cancel()
+        cause = _cause_of(dialling)
         if self._call is None:
-            self._record.ended(_why_unanswered(dialling), self._elapsed_ms())
+            self._record.ended(cause, self._elapsed_ms())
         record = self._record if self._call is None else self._call.record
         now_s = self._loop.time()
         answered_s = now_s if self._answered_s is None else self._answered_s
@@ -143,14 +145,17 @@ class PlacedCall:
         return (self._loop.time() - self._begun_s) * 1000
 
 
-def _why_unanswered(dialling: asyncio.Task[None]) -> str:
+def _cause_of(dialling: asyncio.Task[None]) -> str:
+    """Why a call ended that nobody answered. A defect is logged, also of one that was."""
     if dialling.cancelled():
         return "cancelled"
     error = dialling.exception()
     if isinstance(error, DialFailed):
         return error.code
+    if isinstance(error, CallNotSetUp):
+        return "engine_failed"
     if error is not None:
-        _log.error("a call could not be placed", exc_info=error)
+        _log.error("a placed call broke down", exc_info=error)
     return "internal_error"
 
 
@@ -173,12 +178,17 @@ async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) ->
         gateway.metrics.count(f"outbound_refused_{refused.code}")
         _log.warning("a call is not placed", code=refused.code, agent=asked.agent, source=asked.source)
         raise
+    shown_as = asked.caller or next(iter(gateway.settings.outbound.callers), "")
     record = CallRecord(
-        id=admission.call_id, transport="sip", agent=asked.agent, started_at=datetime.now(UTC), direction="outbound"
+        id=admission.call_id,
+        transport="sip",
+        agent=asked.agent,
+        started_at=datetime.now(UTC),
+        direction="outbound",
+        parties=Parties(shown_as, destination.number or destination.uri, ""),
     )
     record.state = "dialling"
     placed = PlacedCall(record, ticket)
-    shown_as = asked.caller or next(iter(gateway.settings.outbound.callers), "")
     _log.info(
         "a call is placed",
         call=record.id,
@@ -190,7 +200,8 @@ async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) ->
     )
     gateway.metrics.count("outbound_placed")
     gateway.switchboard.place(admission, placed)
-    dial = dialler.dial(
+    dial = functools.partial(
+        dialler.dial,
         admission,
         destination.uri,
         caller=shown_as,
@@ -201,7 +212,7 @@ async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) ->
     return record
 
 
-async def _run(admission: Admission, placed: PlacedCall, dial: Coroutine[Any, Any, None]) -> None:
+async def _run(admission: Admission, placed: PlacedCall, dial: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with admission:
         structlog.contextvars.bind_contextvars(call=admission.call_id)
         await placed.run(dial)

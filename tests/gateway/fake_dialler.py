@@ -16,7 +16,9 @@ class AnsweredCall:
     """What the other side talks to."""
 
     def __init__(self, call_id: str, agent: str) -> None:
-        self.record = CallRecord(id=call_id, transport="sip", agent=agent, started_at=datetime.now(UTC))
+        self.record = CallRecord(
+            id=call_id, transport="sip", agent=agent, started_at=datetime.now(UTC), direction="outbound"
+        )
         self.record.answered(0)
         self.finished = asyncio.Event()
 
@@ -36,16 +38,21 @@ class AnsweredCall:
 
 
 class FakeDialler:
-    """``ends`` is set by a test: with an error, or None for the one who answers. Cancelling takes ``cancel_s``."""
+    """``outcomes`` are set by a test: with an error, or None for somebody who answers."""
 
-    def __init__(self, gateway: Gateway, *, cancel_s: float = 0.0) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._cancel_s = cancel_s
         self.dialled: list[tuple[str, str, str, float]] = []
         self.admissions: list[Admission] = []
         self.outcomes: list[asyncio.Future[Exception | None]] = []
         self.calls: list[AnsweredCall] = []
         self.cancelled = 0
+        self.registers = True
+        """Whether who answers becomes a call."""
+        self.breaks: Exception | None = None
+        """What is raised at the end of an answered call."""
+        self.answers_anyway = False
+        """The answer and the word that it is cancelled meet."""
 
     async def dial(self, admission: Admission, to: str, *, caller: str, agent: str, ring_s: float) -> None:
         self.dialled.append((to, caller, agent, ring_s))
@@ -58,12 +65,17 @@ class FakeDialler:
         except TimeoutError:
             raise DialFailed("no_answer") from None
         except asyncio.CancelledError:
-            await asyncio.sleep(self._cancel_s)
             self.cancelled += 1
-            raise
+            if not self.answers_anyway:
+                raise
+            error = None
         if error is not None:
             raise error
+        if not self.registers:
+            return
         call = AnsweredCall(admission.call_id, agent)
         self.calls.append(call)
         self._gateway.switchboard.register(admission, call)
         await call.finished.wait()
+        if self.breaks is not None:
+            raise self.breaks

@@ -10,7 +10,9 @@ import httpx
 import pytest
 import structlog
 
-from gateway.outbound import DialFailed
+from engines.api import Overload
+from gateway.call_setup import CallNotSetUp
+from gateway.outbound import Asked, DialFailed, place_call
 from gateway.settings import Settings
 from gateway.state import Gateway
 from tests.gateway.fake_dialler import FakeDialler
@@ -103,14 +105,52 @@ async def test_why_nobody_answered_is_the_cause(code: str) -> None:
         assert here.gateway.outbound.policy.left_s == 3_600
 
 
-async def test_a_dialler_that_breaks_ends_its_call_and_is_logged() -> None:
+@pytest.mark.parametrize(
+    ("error", "cause"), [(ZeroDivisionError(), "internal_error"), (CallNotSetUp(), "engine_failed")]
+)
+async def test_a_dialler_that_breaks_ends_its_call(error: Exception, cause: str) -> None:
     async with rig() as here:
         with structlog.testing.capture_logs() as logs:
             call_id = await here.dial()
-            here.dialler.outcomes[0].set_result(ZeroDivisionError())
+            here.dialler.outcomes[0].set_result(error)
             await here.over()
+        assert (await here.show(call_id))["cause"] == cause
+        said = [line["event"] for line in logs if line["log_level"] == "error"]
+        assert said == (["a placed call broke down"] if cause == "internal_error" else [])
+
+
+async def test_a_defect_at_the_end_of_an_answered_call_is_logged() -> None:
+    async with rig() as here:
+        here.dialler.breaks = ZeroDivisionError()
+        with structlog.testing.capture_logs() as logs:
+            call_id = await here.dial()
+            here.dialler.outcomes[0].set_result(None)
+            await eventually(lambda: here.dialler.calls)
+            here.dialler.calls[0].hang_up("caller_hung_up")
+            await here.over()
+        assert (await here.show(call_id))["cause"] == "caller_hung_up"
+        assert "a placed call broke down" in [line["event"] for line in logs]
+
+
+async def test_a_dialler_that_returns_nothing_is_no_answer() -> None:
+    async with rig() as here:
+        here.dialler.registers = False
+        call_id = await here.dial()
+        here.gateway.switchboard.load_changed(Overload.NONE)
+        here.dialler.outcomes[0].set_result(None)
+        await here.over()
         assert (await here.show(call_id))["cause"] == "internal_error"
-        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["a call could not be placed"]
+
+
+async def test_what_is_hung_up_before_it_was_dialled_is_not_dialled() -> None:
+    async with rig() as here:
+        record = await place_call(here.gateway, here.dialler, Asked("sip:bob@pbx.example.com", "default"))
+        placed = here.gateway.switchboard.find(record.id)
+        assert placed is not None
+        placed.hang_up("operator_hung_up")
+        await here.over()
+        assert here.dialler.dialled == []
+        assert (record.cause, here.gateway.outbound.policy.left_s) == ("operator_hung_up", 3_600)
 
 
 @pytest.mark.parametrize("path", ["/v1/calls/{}", "/v1/realtime/calls/{}"])
@@ -142,12 +182,11 @@ async def test_it_is_hung_up_once_it_is_answered() -> None:
 
 async def test_who_answers_in_the_moment_of_the_hang_up_is_hung_up_too() -> None:
     async with rig() as here:
+        here.dialler.answers_anyway = True
         call_id = await here.dial()
-        placed = here.gateway.switchboard.find(call_id)
-        assert placed is not None
-        here.dialler.outcomes[0].set_result(None)
-        placed.hang_up("operator_hung_up")  # in the same turn of the loop: the answer and the cancellation meet
+        await here.client.delete(f"/v1/calls/{call_id}")
         await here.over()
+        assert [call.record.cause for call in here.dialler.calls] == ["operator_hung_up"]
         assert (await here.show(call_id))["cause"] == "operator_hung_up"
 
 
@@ -178,6 +217,15 @@ async def test_the_server_that_stops_ends_what_rings() -> None:
         await here.dial()
         await here.gateway.desk.close()
         assert here.dialler.cancelled == 1
+        assert next(iter(here.gateway.recent)).cause == "server_stop"
+
+
+async def test_the_server_that_stops_ends_who_answered() -> None:
+    async with rig() as here:
+        await here.dial()
+        here.dialler.outcomes[0].set_result(None)
+        await eventually(lambda: here.dialler.calls)
+        await here.gateway.desk.close()
         assert next(iter(here.gateway.recent)).cause == "server_stop"
 
 
