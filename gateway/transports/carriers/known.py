@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 from gateway.settings import Settings
 from gateway.transports.carriers.dialect import Carrier
+from gateway.transports.carriers.plivo import Plivo
+from gateway.transports.carriers.telnyx import Telnyx
 from gateway.transports.carriers.twilio import Twilio
 
 
@@ -13,3 +15,7 @@ def carriers_of(settings: Settings, now_s: Callable[[], float]) -> Iterator[Carr
     """Those that are enabled. ``now_s`` is Unix time."""
     if settings.twilio.enabled:
         yield Twilio(settings.twilio)
+    if settings.telnyx.enabled:
+        yield Telnyx(settings.telnyx, now_s)
+    if settings.plivo.enabled:
+        yield Plivo(settings.plivo, now_s)

@@ -11,13 +11,14 @@ import binascii
 import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import parse_qsl, urlsplit
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import SecretStr
 
-from gateway.transports.carriers.dialect import Unauthentic
+from gateway.transports.carriers.dialect import Asked, Unauthentic
 
 WINDOW_S = 300.0
 """How old a signed request may be, and how long it is remembered so that it is not taken twice."""
@@ -110,6 +111,35 @@ class Ed25519Verifier:
             self._key.verify(raw, message)
         except (InvalidSignature, ValueError, binascii.Error):
             raise invalid() from None
+
+
+# --- a word that both know --------------------------------------------------------------------------------------------
+
+
+def check_stream_token(asked: Asked, token: SecretStr | None, *, allow_unsigned: bool) -> None:
+    """For vendors that do not sign upgrades, and streams without a ticket of ours: ``?token=``, a bearer or basic
+    password, or Telnyx's own header. Raises :class:`Unauthentic`."""
+    given = [word for word in (*_presented(asked), asked.query.get("token", "")) if word]
+    if not given:
+        if allow_unsigned:
+            return
+        raise Unauthentic("signature_missing", "A stream needs the ticket of its call, or the stream_token.")
+    expected = token.get_secret_value() if token is not None else ""
+    matches = [same(word, expected) for word in given]
+    if not expected or not any(matches):
+        raise Unauthentic("signature_invalid", "The token of the stream is wrong.")
+
+
+def _presented(asked: Asked) -> Iterator[str]:
+    yield asked.headers.get("x-telnyx-streaming-auth-token", "")
+    scheme, _, credentials = asked.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        yield credentials.strip()
+    elif scheme.lower() == "basic":
+        try:
+            yield base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+        except (ValueError, binascii.Error):
+            yield credentials
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

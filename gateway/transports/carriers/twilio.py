@@ -35,6 +35,7 @@ from gateway.transports.carriers.dialect import (
     Stopped,
     StreamTo,
 )
+from gateway.transports.carriers.markup import XML, xml
 from gateway.transports.carriers.signatures import (
     MAX_SIGNATURE_CHARS,
     invalid,
@@ -49,11 +50,6 @@ from streaming.audio.g711 import encode_mulaw
 _ACCOUNT = re.compile(r"AC[0-9a-fA-F]{32}")
 _CALL = re.compile(r"CA[0-9a-fA-F]{32}")
 _SHA256 = re.compile(r"(?:^|,)\s*algorithm\s*=\s*HMAC_SHA256\s*(?:,|$)")
-XML = "text/xml"
-
-
-def xml(inner: str) -> bytes:
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Response>{inner}</Response>\n'.encode()
 
 
 def dial(target: str) -> str:
