@@ -43,6 +43,7 @@ from gateway.transports.asterisk.desk import AsteriskDesk
 from gateway.transports.carriers import webhooks
 from gateway.transports.carriers.desk import PREFIX as CARRIERS_PREFIX
 from gateway.transports.carriers.desk import CarrierDesk
+from gateway.transports.sip.server import sip_calls
 from gateway.transports.webrtc import signalling
 from gateway.transports.webrtc.call_task import MakePeer
 from gateway.transports.webrtc.peers import peer_maker, warm_tls
@@ -73,7 +74,7 @@ def create_app(
     progress: Progress | None = None,
     strict: bool = False,
     make_peer: Callable[[Gateway], MakePeer] = peer_maker,
-    dialler: outbound_routes.GetDialler = lambda _: None,
+    dialler: outbound_routes.GetDialler = lambda gateway: gateway.wires.sip,
 ) -> Starlette:
     """The gateway as an ASGI application. ``engines`` (already started) replace the preset's and are not closed.
     ``place`` makes what the preset's engines run in (:class:`engines.host.hosts.Hosts`; default: this process).
@@ -157,6 +158,7 @@ async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: 
             async with (
                 app.state.carriers.open(),
                 audiosocket_calls(gateway),
+                sip_calls(gateway),
                 _beside(measure_loop_lag(gateway.lagged)),
                 _beside(keep_history(gateway.history, lambda: gateway.switchboard.live, engines.health)),
                 _beside(watch_engines(engines.health, gateway.switchboard.load_changed)),

@@ -44,6 +44,7 @@ from gateway.media_settings import MediaSettings
 from gateway.outbound_settings import OutboundSettings
 from gateway.phone_settings import PhoneSettings
 from gateway.security.origins import parse_origin
+from gateway.sip_settings import SipSettings
 from streaming.config import Eagerness
 
 DEFAULT_FILE = Path("offhook.toml")
@@ -129,6 +130,7 @@ class Settings(BaseSettings):
     engines: EngineSettings = Field(default_factory=EngineSettings, description="[engines] table")
     media: MediaSettings = Field(default_factory=MediaSettings, description="[media] table")
     phone: PhoneSettings = Field(default_factory=PhoneSettings, description="[phone] table")
+    sip: SipSettings = Field(default_factory=SipSettings, description="[sip] table")
     twilio: TwilioSettings = Field(default_factory=TwilioSettings, description="[twilio] table")
     telnyx: TelnyxSettings = Field(default_factory=TelnyxSettings, description="[telnyx] table")
     plivo: PlivoSettings = Field(default_factory=PlivoSettings, description="[plivo] table")

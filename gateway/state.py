@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from engines.api import EngineSet
 from gateway.agents.agent import Agents
@@ -17,12 +18,22 @@ from gateway.telemetry.history import History
 from gateway.telemetry.metrics import Metrics
 from gateway.transports.asterisk.desk import AsteriskDesk
 
+if TYPE_CHECKING:
+    from gateway.transports.sip.server import SipServer
+
 
 @dataclass(slots=True)
 class Consoles:
     """How many operators look."""
 
     open: int = 0
+
+
+@dataclass(slots=True)
+class Wires:
+    """What is open beside the web server."""
+
+    sip: SipServer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,7 @@ class Gateway:
     history: History = field(default_factory=History)
     consoles: Consoles = field(default_factory=Consoles)
     outbound: OutboundBook = field(default_factory=OutboundBook.of)
+    wires: Wires = field(default_factory=Wires)
     asterisk: AsteriskDesk = field(default_factory=lambda: AsteriskDesk.of(AudioSocketSettings()))
 
     def lagged(self, lag_s: float) -> None:

@@ -1,0 +1,23 @@
+"""Keys that come by INFO: ``application/dtmf-relay`` (``Signal=5``, ``Duration=160``) and ``application/dtmf``
+(``5``). No RFC describes either; both are as the common PBXs send them (unverified against their sources)."""
+
+from __future__ import annotations
+
+import re
+
+DTMF_TYPES = ("application/dtmf-relay", "application/dtmf")
+KEYS = frozenset("0123456789*#ABCD")
+_NAMED = {"10": "*", "11": "#", "12": "A", "13": "B", "14": "C", "15": "D"}
+"""Event numbers of RFC 4733, which some senders write in place of the key."""
+MAX_BODY = 256
+
+
+def key_of(content_type: str, body: bytes) -> str | None:
+    """The key that an INFO tells of; None: it tells of none."""
+    text = body[:MAX_BODY].decode("latin-1")
+    if content_type == "application/dtmf-relay":
+        found = re.search(r"(?im)^[ \t]*signal[ \t]*=[ \t]*(\S{1,2})[ \t]*\r?$", text)
+        text = found[1] if found else ""
+    text = text.strip().upper()
+    text = _NAMED.get(text, text)
+    return text if text in KEYS else None

@@ -1,0 +1,192 @@
+"""A SIP call as a phone line: its signalling (:class:`.session.Session`) and its media (:class:`.media.RtpMedia`)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+from engines.api import Pcm16
+from gateway.transports.phone.line import Ability, LineError, LineEvents, PlayoutOwner, Quality
+from gateway.transports.sip.address import BadSyntax, parse_uri
+from gateway.transports.sip.asking import Outcome
+
+if TYPE_CHECKING:
+    from gateway.transports.sip.media import RtpMedia
+    from gateway.transports.sip.session import Session
+
+BYE_S = 2.0
+"""How long a hang-up waits for its answer. The BYE is repeated for longer, but holds nothing up."""
+DEFAULT_RATE_HZ = 8_000
+
+_CODES = {404: "not_found", 408: "no_answer", 480: "no_answer", 486: "busy", 487: "no_answer", 600: "busy"}
+_CODES |= {403: "forbidden", 405: "not_supported", 501: "not_supported", 603: "declined"}
+_NUMBER = re.compile(r"\+?[0-9*#][0-9*#\-.() ]{0,40}")
+
+
+class SipLine:
+    """What tells it of things: the session, the media. What it tells: the call, once :meth:`connect` named it."""
+
+    owner = PlayoutOwner.OURS
+
+    def __init__(self) -> None:
+        self.rate_hz = DEFAULT_RATE_HZ
+        self.session: Session
+        self.media: RtpMedia | None = None
+        self.abilities = frozenset(Ability)
+        self.answered = asyncio.Event()
+        """The call is established, or over."""
+        self.over = asyncio.Event()
+        self.gone = asyncio.Event()
+        """Nothing is left of its signalling."""
+        self.cause: str | None = None
+        """Why it is over, if the far end, or a failure, ended it."""
+        self._events: LineEvents | None = None
+        self._held = False
+
+    def agreed(self) -> None:
+        """The media is agreed on."""
+        if self.media is not None:
+            self.rate_hz = self.media.rate_hz
+
+    def connect(self, events: LineEvents) -> None:
+        """This hears of the line from now on; what it missed it is told."""
+        self._events = events
+        if self._held:
+            events.held(True)
+        if self.cause is not None:
+            events.hung_up(self.cause)
+
+    # --- PhoneLine ------------------------------------------------------------------------------------------------
+
+    @property
+    def congested(self) -> bool:
+        return self._held
+
+    def play(self, pcm: Pcm16) -> None:
+        if self.media is not None and not self.over.is_set():
+            self.media.play(pcm)
+
+    def mark(self, name: str) -> None:
+        """We own the clock: there are none."""
+
+    def clear(self) -> bool:
+        if self.media is None:
+            return False
+        self.media.clear()
+        return True
+
+    async def send_dtmf(self, digits: str) -> None:
+        self._check_up()
+        assert self.media is not None
+        await self.media.send_dtmf(digits)
+
+    async def transfer(self, target: str) -> None:
+        self._check_up()
+        if not self.session.takes_refer:
+            raise LineError("not_supported", "the other side does not take transfers")
+        uri = self._uri_of(target)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.session.refer(uri, lambda said: None if outcome.done() else outcome.set_result(said))
+        said = await outcome
+        if not said.ok:
+            raise LineError(_CODES.get(said.status, "transfer_failed"), f"the transfer was refused ({said.status})")
+
+    async def hold(self, on: bool) -> None:
+        self._check_up()
+        assert self.media is not None
+        await self.media.hold(on)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.session.reoffer(lambda said: None if outcome.done() else outcome.set_result(said))
+        said = await outcome
+        if not said.ok:
+            await self.media.hold(not on)
+            raise LineError("hold_failed", f"the other side refused to be put on hold or back ({said.status})")
+
+    async def hang_up(self, cause: str) -> None:
+        self._down(None)
+        self.session.hang_up(re.sub(r"[^a-z_]", "", cause))
+        try:
+            async with asyncio.timeout(BYE_S):
+                await self.gone.wait()
+        except TimeoutError:
+            pass  # its BYE goes on being repeated, and ends by itself
+        finally:
+            await self.free()
+
+    async def free(self) -> None:
+        """Close the media. Twice is fine."""
+        if self.media is not None:
+            await self.media.close()
+
+    def quality(self) -> Quality:
+        return self.media.quality() if self.media is not None else Quality()
+
+    # --- the session's side ---------------------------------------------------------------------------------------
+
+    def established(self) -> None:
+        self.answered.set()
+
+    def hung_up(self, cause: str) -> None:
+        self._down(cause)
+
+    def closed(self) -> None:
+        self._down(None)
+        self.gone.set()
+
+    def held(self, on: bool) -> None:
+        if on == self._held:
+            return
+        self._held = on
+        if self._events is not None:
+            self._events.held(on)
+            if not on:
+                self._events.writable()
+
+    # --- the media's side -----------------------------------------------------------------------------------------
+
+    def audio(self, pcm: Pcm16, rate_hz: int, at_ms: float | None = None) -> None:
+        if self._events is not None:
+            self._events.audio(pcm, rate_hz, at_ms)
+
+    def dtmf(self, digit: str) -> None:
+        """Also the session's, for what comes by INFO."""
+        if self._events is not None:
+            self._events.dtmf(digit)
+
+    def suspect(self, silent: bool) -> None: ...
+
+    def lost(self, cause: str) -> None:
+        """The media is gone: so is the call, and the other side is told so by a BYE."""
+        if not self.over.is_set():
+            self._down(cause)
+            self.session.hang_up(re.sub(r"[^a-z_]", "", cause))
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _down(self, cause: str | None) -> None:
+        self.answered.set()
+        if self.over.is_set():
+            return
+        self.over.set()
+        if cause is not None:
+            self.cause = cause
+            if self._events is not None:
+                self._events.hung_up(cause)
+
+    def _check_up(self) -> None:
+        if self.over.is_set() or self.media is None:
+            raise LineError("not_connected", "the call is over")
+
+    def _uri_of(self, target: str) -> str:
+        """A number goes to where the caller came from: whoever connected it can connect others."""
+        try:
+            if parse_uri(target).scheme in {"sip", "sips", "tel"}:
+                return target
+        except BadSyntax:
+            if _NUMBER.fullmatch(target):
+                number = re.sub(r"[\-.() ]", "", target).replace("#", "%23")
+                remote = self.session.dialog.remote_uri
+                where = f"[{remote.host}]" if ":" in remote.host else remote.host
+                return f"sip:{number}@{where}" + (f":{remote.port}" if remote.port else "")
+        raise LineError("bad_target", "the target is neither a number nor a SIP address")
