@@ -21,6 +21,7 @@ from gateway.call_setup import CallNotSetUp
 from gateway.outbound_address import BadDestination, Destination, parse_destination, redacted_number
 from gateway.outbound_policy import NotAllowed, Ticket
 from gateway.records.call_record import CallRecord, Parties
+from gateway.settings import Settings
 from gateway.state import Gateway
 from gateway.switchboard import Admission, LiveCall, Refused
 
@@ -212,6 +213,13 @@ async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) ->
     return record
 
 
+def _trunk_domain(settings: Settings) -> str:
+    """Where numbers are dialled; empty: nowhere."""
+    trunks = settings.sip.trunks
+    name = settings.outbound.trunk or (next(iter(trunks)) if len(trunks) == 1 else "")
+    return trunks[name].our_domain if name in trunks else ""
+
+
 async def _run(admission: Admission, placed: PlacedCall, dial: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with admission:
         structlog.contextvars.bind_contextvars(call=admission.call_id)
@@ -229,5 +237,7 @@ def _permit(gateway: Gateway, dialler: Dialler | None, asked: Asked) -> tuple[De
     gateway.agents.get(asked.agent)
     if asked.caller and asked.caller not in settings.callers:
         raise NotAllowed("caller_not_allowed", "outbound.callers does not have this caller")
-    destination = parse_destination(asked.to, trunk=settings.trunk, longest_extension=settings.longest_extension)
+    destination = parse_destination(
+        asked.to, trunk=_trunk_domain(gateway.settings), longest_extension=settings.longest_extension
+    )
     return destination, gateway.outbound.policy.take(destination)

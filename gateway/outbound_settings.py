@@ -104,19 +104,6 @@ Callers = Annotated[
 ]
 
 
-def _trunk(value: str) -> str:
-    if not value:
-        return value
-    try:
-        host, port = host_and_port(value)
-    except BadDestination as error:
-        raise ValueError(str(error)) from None
-    return host if port is None else f"{host}:{port}"
-
-
-Trunk = Annotated[str, AfterValidator(_trunk)]
-
-
 class OutboundSettings(BaseModel):
     """``[outbound]``."""
 
@@ -131,7 +118,9 @@ class OutboundSettings(BaseModel):
     callers: Callers = Field(
         default=(), description="numbers or users that a call may show as its caller; the first unless it names one"
     )
-    trunk: Trunk = Field(default="", description="HOST or HOST:PORT that takes phone numbers; empty: none are dialled")
+    trunk: str = Field(
+        default="", max_length=64, description="which of sip.trunks takes phone numbers; empty: the only one"
+    )
     ring_s: float = Field(default=30.0, ge=5, le=180, description="how long it may ring")
     max_calls: int = Field(default=2, ge=1, le=1_000, description="placed calls at once")
     calls_per_hour: int = Field(default=30, ge=1, le=3_600, description="calls placed within any hour")

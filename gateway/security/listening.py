@@ -20,7 +20,8 @@ def is_loopback(host: str) -> bool:
 
 def check_listening(settings: Settings) -> None:
     """Raises :class:`ConfigurationError` with one of ``tls_incomplete``, ``tls_unreadable``, ``key_empty``,
-    ``key_reserved``, ``keys_equal``, ``key_required``, ``tls_required``, ``unsigned_calls``."""
+    ``key_reserved``, ``keys_equal``, ``key_required``, ``tls_required``, ``unsigned_calls``,
+    ``sip_required``, ``unknown_trunk``."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_cert" if settings.tls_cert is None else "tls_key"
         raise ConfigurationError("tls_incomplete", f"{missing}: TLS needs both tls_cert and tls_key")
@@ -28,8 +29,8 @@ def check_listening(settings: Settings) -> None:
         if path is not None and not path.is_file():
             raise ConfigurationError("tls_unreadable", f"{name}: there is no file {path}")
     _check_keys(settings)
-    if settings.outbound.enabled and settings.key is None:
-        raise ConfigurationError("key_required", "outbound.enabled: calls cost money: set OFFHOOK_KEY, too")
+    if settings.outbound.enabled:
+        _check_outbound(settings)
     if is_loopback(settings.host):
         return
     where = f"listening on {settings.host} lets other machines call"
@@ -43,6 +44,17 @@ def check_listening(settings: Settings) -> None:
             "tls_required",
             f"tls_cert: {where}: give tls_cert and tls_key, or name the proxy that ends TLS in trusted_proxies",
         )
+
+
+def _check_outbound(settings: Settings) -> None:
+    if settings.key is None:
+        raise ConfigurationError("key_required", "outbound.enabled: calls cost money: set OFFHOOK_KEY, too")
+    if not settings.sip.enabled:
+        raise ConfigurationError("sip_required", "outbound.enabled: calls are placed by SIP: set sip.enabled, too")
+    name = settings.outbound.trunk
+    if name and name not in settings.sip.trunks:
+        known = ", ".join(sorted(settings.sip.trunks)) or "none"
+        raise ConfigurationError("unknown_trunk", f"outbound.trunk: there is no sip.trunks.{name}; there are: {known}")
 
 
 def _check_keys(settings: Settings) -> None:

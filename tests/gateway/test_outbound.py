@@ -24,10 +24,10 @@ SETTINGS: dict[str, Any] = {
     "max_calls": 4,
     "key": "sesame",
     "agents": {"sales": {}},
+    "sip": {"trunks": {"carrier": {"server": "10.0.0.9:5070", "domain": "trunk.example.com", "user": "us"}}},
     "outbound": {
         "enabled": True,
         "allow": ["+1", "pbx.example.com"],
-        "trunk": "trunk.example.com",
         "callers": ["+15550001111", "desk"],
     },
 }

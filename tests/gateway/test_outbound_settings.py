@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,10 +71,9 @@ def test_it_is_off_unless_it_is_said_whereto() -> None:
 
 def test_lists_come_from_the_environment_too(tmp_path: Path) -> None:
     file = tmp_path / "offhook.toml"
-    file.write_text('[outbound]\nenabled = true\nallow = ["+1", "pbx.example.com"]\ntrunk = "Trunk.example.com:5080"\n')
+    file.write_text('[outbound]\nenabled = true\nallow = ["+1", "pbx.example.com"]\n')
     settings = load_settings(file=file, environ={"OFFHOOK_OUTBOUND__CALLERS": "+15550001111, desk"})
     assert settings.outbound.callers == ("+15550001111", "desk")
-    assert settings.outbound.trunk == "trunk.example.com:5080"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,6 @@ def test_lists_come_from_the_environment_too(tmp_path: Path) -> None:
         ('allow = ["+1555x"]', "beginning of an international number"),
         ('allow = ["pbx/x"]', "pbx"),
         ('callers = ["Bob <sip:bob>"]', "not a number"),
-        ('trunk = "sip:x@y"', "HOST or HOST:PORT"),
         ("max_calls = 0", "greater than or equal to 1"),
         ("ring_s = 600", "less than or equal to 180"),
         ("max_cals = 1", "did you mean outbound.max_calls"),
@@ -96,9 +95,22 @@ def test_nonsense_is_refused_with_a_word(tmp_path: Path, line: str, said: str) -
     assert said in str(caught.value)
 
 
-def test_placing_calls_needs_a_key_even_on_loopback() -> None:
-    outbound = OutboundSettings(enabled=True, allow=("+1",))
-    with pytest.raises(ConfigurationError, match=r"outbound\.enabled") as caught:
-        check_listening(Settings(outbound=outbound))
-    assert caught.value.code == "key_required"
-    check_listening(Settings.model_validate({"outbound": outbound, "key": "k"}))
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({}, "key_required"),
+        ({"key": "k"}, "sip_required"),
+        ({"key": "k", "sip": {"enabled": True}, "outbound": {"trunk": "carier"}}, "unknown_trunk"),
+        ({"key": "k", "sip": {"enabled": True}, "outbound": {"trunk": "carrier"}}, None),
+    ],
+)
+def test_what_placing_calls_needs_even_on_loopback(more: dict[str, Any], code: str | None) -> None:
+    outbound = {"enabled": True, "allow": ["+1"], **more.get("outbound", {})}
+    sip = {**more.get("sip", {}), "trunks": {"carrier": {"server": "sip.example.com", "user": "us"}}}
+    settings = Settings.model_validate({**more, "outbound": outbound, "sip": sip})
+    if code is None:
+        check_listening(settings)
+        return
+    with pytest.raises(ConfigurationError, match="outbound") as caught:
+        check_listening(settings)
+    assert caught.value.code == code
