@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from engines.api import Pcm16
 from gateway.transports.rtp.concealment import Concealment
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
@@ -22,11 +20,12 @@ class G711:
     longest_hole_ticks = 480
     """60 ms, over which concealment fades out (G.711 Appendix I, section I.2.7)."""
 
+    tail_frames = 2
+
     def __init__(self, law: str) -> None:
         """``pcmu`` or ``pcma``."""
         self.name = law
         self._encode, self._decode = _LAWS[law]
-        self.silence: bytes = self._encode(np.zeros(CLOCK_HZ // 50, np.int16))
         self._concealment = Concealment(CLOCK_HZ)
 
     def ticks(self, payload: bytes) -> int:
@@ -46,9 +45,6 @@ class G711:
     def encode(self, pcm: Pcm16) -> bytes:
         """20 ms."""
         return self._encode(pcm)
-
-    def reset(self) -> None:
-        """What is coded next does not belong to what was before."""
 
 
 _LAWS: dict[str, tuple[Callable[[Pcm16], bytes], Callable[[bytes], Pcm16]]] = {

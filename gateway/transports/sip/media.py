@@ -22,7 +22,7 @@ from gateway.transports.rtp.packet import RtpPacket, is_rtcp
 from gateway.transports.rtp.receiver import RtpReceiver
 from gateway.transports.rtp.rtcp import FIRST_REPORT_S, Reports
 from gateway.transports.rtp.watchdog import Verdict, Watchdog
-from gateway.transports.sip.codecs import ENCODE_HZ, Codec, open_codec
+from gateway.transports.sip.codecs import ENCODE_HZ, Codec, open_codec, usable_codecs
 from gateway.transports.sip.frame_ticker import ticker_of
 from gateway.transports.sip.latch import Latch, Source
 from gateway.transports.sip.media_policy import MediaCause, MediaEvents, RtpPolicy
@@ -117,7 +117,8 @@ class RtpMedia:
     def attach(self, wire: Wire, random_bytes: Callable[[int], bytes]) -> None:
         """What packets are sent by; those that come go to :meth:`on_rtp` and :meth:`on_rtcp`."""
         self._wire = wire
-        local = Local(self._ip, wire.port, wire.port + 1, self._policy.codecs, self._policy.srtp)
+        codecs = usable_codecs(self._policy.codecs)
+        local = Local(self._ip, wire.port, wire.port + 1, codecs, self._policy.srtp)
         self._talks = OfferAnswer(local, self._rng.getrandbits(62), random_bytes)
 
     # --- offer and answer -----------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from gateway.transports.sip.offer_answer import Srtp
 
 MediaCause = Literal["media_timeout", "protocol_error", "internal_error"]
 
-DEFAULT_CODECS = ("pcmu", "pcma")
+DEFAULT_CODECS = ("opus", "g722", "pcmu", "pcma")
+"""Each held a call with baresip, both ways."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,10 @@ class Encoding(Protocol):
         """Of the audio that goes in."""
 
     @property
-    def silence(self) -> bytes:
-        """A packet of silence; empty: silence has to be coded."""
+    def tail_frames(self) -> int:
+        """How many frames of silence are coded after the voice; the last one is sent for all that follow."""
 
     def encode(self, pcm: Pcm16) -> bytes: ...
-
-    def reset(self) -> None: ...
 
 
 class PacedSender:
@@ -64,7 +62,11 @@ class PacedSender:
         self._ticks_before = 0
         self._now = 0, 0.0
         self._last_sample = 0
-        self._speaking = False
+        self._begins = True
+        """The next frame of voice begins a talk spurt."""
+        self._silent_frames = 0
+        """Sent since the voice ended; 0: the last frame was voice."""
+        self._silence = b""
         self.packets = 0
         self.octets = 0
         self.dropped = 0
@@ -81,6 +83,8 @@ class PacedSender:
             self._began = self._now[0]
         if encoding is not self._encoding:
             self._queue.clear()
+            self._silent_frames = self._last_sample = 0
+            self._begins = True
         self._payload_type, self._encoding = payload_type, encoding
         self._frame_ticks, self._frame_samples = encoding.clock_hz // 50, encoding.encode_hz // 50
 
@@ -125,15 +129,15 @@ class PacedSender:
         if self._queue:
             frame = self._queue.popleft()
             self._last_sample = int(frame[-1])
-            marker, self._speaking = not self._speaking, True
+            marker, self._begins = self._begins, False
+            self._silent_frames = 0
             self._put(self._payload_type, encoding.encode(frame), self._timestamp(number), marker)
             return
-        if self._speaking:
-            self._speaking = False
-            payload = encoding.encode(self._fading())
-        else:
-            payload = encoding.silence or encoding.encode(np.zeros(self._frame_samples, np.int16))
-        self._put(self._payload_type, payload, self._timestamp(number), marker=False)
+        if self._silent_frames < encoding.tail_frames:
+            self._silence = encoding.encode(self._fading())
+            self._silent_frames += 1
+        self._begins = True
+        self._put(self._payload_type, self._silence, self._timestamp(number), marker=False)
 
     def timestamp_at(self, now_s: float) -> int:
         """The RTP timestamp of a moment, for sender reports."""
@@ -144,9 +148,9 @@ class PacedSender:
         return (self._base + self._ticks_before + (number - (self._began or 0)) * self._frame_ticks) & 0xFFFFFFFF
 
     def _fading(self) -> Pcm16:
-        """A voice that was cut falls to nothing within 5 ms: at once it would be a click."""
+        """Silence. A voice that was cut falls to it within 5 ms: at once it would be a click."""
         frame = np.zeros(self._frame_samples, np.int16)
-        if abs(self._last_sample) >= _MIN_STEP:
+        if not self._silent_frames and abs(self._last_sample) >= _MIN_STEP:
             fade = int(_FADE_S * self._frame_samples * 50)
             frame[:fade] = self._last_sample * np.linspace(1.0, 0.0, fade, endpoint=False) ** 2
         return frame
@@ -161,7 +165,7 @@ class PacedSender:
             return False
         if packet.first:
             self._key_began = self._timestamp(number)
-            self._speaking = False
+            self._begins = True
         self._put(self._keys_type, packet.payload, self._key_began, marker=packet.first)
         return True
 
