@@ -183,3 +183,155 @@ def test_every_sample_goes_once_in_order_and_never_early(blocks: list[int], lead
         elapsed = (now - 50.0) * RATE
         assert pacer.position_samples <= elapsed + lead_ms * RATE / 1000 + 1
     assert np.array_equal(np.concatenate([*got, np.empty(0, np.int16)]), whole)
+
+
+# --- whole frames -----------------------------------------------------------------------------------------------
+
+
+def test_a_short_last_frame_is_filled_up_at_the_last_moment_and_takes_the_time_it_takes() -> None:
+    pacer = Pacer(RATE, lead_ms=300, whole_frames=True)
+    pacer.append(tone(8 * FRAME + 10), last=True)
+    taken = drain(pacer, 1.0, 2.0)
+    assert [samples for _, samples in taken] == [FRAME] * 9
+    assert [at for at, _ in taken[:-1]] == [1.0] * 8
+    assert round(taken[-1][0] - 1.0, 6) == 0.12
+    assert pacer.position_samples == 8 * FRAME + 10
+    ends = [pacer.at_segment_end]
+    pacer.append(tone(15 * FRAME), last=True)
+    assert [*ends, pacer.at_segment_end] == [True, False]
+    more = drain(pacer, taken[-1][0], 9.0)
+    sent = len(taken) + len(more)
+    assert max(count * 0.02 - (at - 1.0) for count, (at, _) in enumerate(taken + more, 1)) <= 0.3 + 1e-9
+    assert sent == 9 + 15
+
+
+def test_what_comes_in_time_fills_the_last_frame() -> None:
+    pacer = Pacer(RATE, lead_ms=300, whole_frames=True)
+    audio = tone(6 * FRAME)
+    pacer.append(audio[: 3 * FRAME + 50], last=True)
+    taken = [pacer.take(1.0) for _ in range(3)]
+    assert pacer.take(1.0) is None
+    pacer.append(audio[3 * FRAME + 50 :], last=True)
+    taken += [pacer.take(1.0) for _ in range(3)]
+    assert np.array_equal(np.concatenate([frame for frame in taken if frame is not None]), audio)
+
+
+def test_with_two_frames_ahead_a_short_one_goes_no_later_than_a_whole_one() -> None:
+    pacer = Pacer(RATE, lead_ms=40, whole_frames=True)
+    pacer.append(tone(3 * FRAME + 1), last=True)
+    assert [round(at, 6) for at, _ in drain(pacer, 1.0, 2.0)] == [1.0, 1.0, 1.02, 1.04]
+
+
+# --- marks ------------------------------------------------------------------------------------------------------
+
+MARK = RATE // 5
+"""200 ms."""
+
+
+def marked_clock(*marks: int, at: float = 10.0, sent: int = RATE) -> PlayoutClock:
+    clock = PlayoutClock(RATE)
+    for number, position in enumerate(marks, 1):
+        clock.mark(number, position)
+    clock.sent(sent, at)
+    return clock
+
+
+def test_nothing_beyond_the_oldest_mark_under_way_was_heard() -> None:
+    clock = marked_clock(MARK, 2 * MARK)
+    assert clock.heard_samples(10.1) == MARK // 2
+    assert clock.heard_samples(10.9) == MARK
+    assert clock.mark_played(1, 10.9)
+    assert clock.heard_samples(10.9) == MARK
+    assert clock.heard_samples(11.0) == MARK + RATE // 10
+    assert clock.heard_samples(11.9) == 2 * MARK
+
+
+def test_a_mark_answers_for_those_before_it_and_each_comes_back_once() -> None:
+    clock = marked_clock(MARK, 2 * MARK, 3 * MARK)
+    assert clock.mark_played(2, 10.5)
+    assert clock.heard_samples(10.5) == 2 * MARK
+    assert not clock.mark_played(1, 10.6)
+    assert not clock.mark_played(2, 10.6)
+    assert not clock.mark_played(99, 10.6)
+    assert clock.overdue_at() is not None
+
+
+def test_it_is_dry_for_certain_when_the_last_mark_is_back_or_given_up() -> None:
+    clock = marked_clock(MARK, RATE)
+    assert clock.dry_at(10.0) == 13.0
+    assert clock.expected_dry_at(10.0) == 11.0
+    assert clock.mark_played(1, 10.7)
+    assert clock.dry_at(10.7) == 10.7 + 0.8 + 2.0
+    assert clock.mark_played(2, 11.6)
+    assert clock.dry_at(11.6) == 11.6
+    assert clock.overdue_at() is None
+
+
+def test_overdue_marks_are_given_up_and_the_clock_is_believed() -> None:
+    clock = marked_clock(MARK, RATE)
+    assert clock.give_up(12.1) == 0
+    assert clock.heard_samples(12.1) == MARK
+    assert clock.heard_samples(12.2) == RATE
+    assert clock.give_up(12.25) == 1
+    assert clock.overdue_at() == 13.0
+    assert clock.give_up(14.0) == 1
+    assert clock.dry_at(14.0) == 14.0
+    assert not clock.mark_played(1, 14.0)
+
+
+def test_no_more_marks_are_waited_for_than_a_reply_may_have() -> None:
+    clock = PlayoutClock(RATE)
+    assert sum(clock.mark(number, number) for number in range(70)) == 6
+    assert not clock.mark_played(5, 1.0)
+    assert clock.mark_played(6, 1.0)
+
+
+def test_marks_that_a_clear_returns_say_nothing_of_what_was_heard() -> None:
+    clock = marked_clock(MARK, 2 * MARK)
+    clock.stop(MARK // 2)
+    assert clock.mark_cleared(1)
+    assert not clock.mark_cleared(1)
+    assert clock.heard_samples(20.0) == MARK // 2
+    assert clock.dry_at(20.0) == 20.0
+
+
+def test_a_mark_that_was_on_its_way_when_the_far_end_was_cleared_is_a_fact() -> None:
+    clock = marked_clock(MARK, 2 * MARK, 3 * MARK)
+    clock.stop(MARK)
+    assert clock.mark_played(2, 10.5)
+    assert clock.heard_samples(10.5) == clock.sent_samples == 2 * MARK
+    assert clock.mark_played(1, 10.6)
+    assert clock.heard_samples(10.6) == 2 * MARK
+    clock.sent(5 * MARK, 11.0)
+    assert not clock.mark_played(3, 11.1), "of the audio that is played again it says nothing"
+
+
+def test_a_mark_that_the_far_end_dropped_by_itself_is_waited_for_no_more() -> None:
+    clock = marked_clock(MARK, 2 * MARK)
+    assert clock.mark_cleared(1)
+    assert clock.heard_samples(11.0) == 2 * MARK
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 400)), max_size=40))
+def test_what_was_heard_never_goes_back_nor_beyond_a_mark(steps: list[tuple[int, int]]) -> None:
+    clock, now, sent, number, heard = PlayoutClock(RATE), 100.0, 0, 0, 0
+    under_way: dict[int, int] = {}
+    for what, size in steps:
+        now += size / 1000
+        clock.give_up(now)
+        if what < 2:
+            sent += FRAME * (1 + size % 5)
+            if what:
+                number += 1
+                under_way[number] = sent
+                clock.mark(number, sent)
+            clock.sent(sent, now)
+        elif under_way:
+            mark = min(under_way)
+            position = under_way.pop(mark)
+            if clock.mark_played(mark, now):
+                assert clock.heard_samples(now) >= position
+        was, heard = heard, clock.heard_samples(now)
+        assert was <= heard <= sent
+        assert clock.dry_at(now) >= now
+        assert clock.heard_samples(clock.dry_at(now)) == sent
