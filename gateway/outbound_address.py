@@ -83,7 +83,9 @@ def parse_destination(text: str, *, trunk: str = "", longest_extension: int = 6)
         raise _bad("it is neither sip:USER@HOST nor a number such as +15551234567")
     number = _number(text)
     if not trunk:
-        raise BadDestination("no_trunk", "no trunk takes phone numbers here (sip.trunks, outbound.trunk); dial sip:USER@HOST")
+        raise BadDestination(
+            "no_trunk", "no trunk takes phone numbers here (sip.trunks, outbound.trunk); dial sip:USER@HOST"
+        )
     return Destination(f"sip:{number}@{trunk}", number, number, "", None)
 
 
