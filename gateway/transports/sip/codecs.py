@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 from gateway.transports.rtp.decoding import Decoding
@@ -22,6 +23,7 @@ class Codec(Decoding, Encoding, Protocol):
     def name(self) -> str: ...
 
 
+@functools.cache
 def usable_codecs(names: tuple[str, ...]) -> tuple[str, ...]:
     """Those of them that this machine has: Opus needs a libopus."""
     if "opus" in names:

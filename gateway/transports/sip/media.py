@@ -85,6 +85,7 @@ class RtpMedia:
         self._secure: SecureMedia | None = None
         self._latch, self._rtcp_latch = Latch(), Latch()
         self._leave: Callable[[], None] | None = None
+        self._started = policy.starts_at_once
         self._sends = False
         self._due_s = _NEVER
         self._next_report_s = _NEVER
@@ -157,6 +158,14 @@ class RtpMedia:
         self._talks.accept(answer_sdp)
         self._apply()
 
+    def start(self) -> None:
+        """The call is answered: media goes both ways from now on. Twice is fine."""
+        if self._started:
+            return
+        self._started = True
+        if self._talks.agreed is not None:
+            self._apply()
+
     async def hold(self, on: bool) -> None:
         """Whether we do not want to hear the far end: said by the next :meth:`offer`, and heeded at once."""
         self._talks.hold = on
@@ -171,7 +180,7 @@ class RtpMedia:
         self._code_by(agreed)
         self._latch.announce(agreed.remote)
         self._rtcp_latch.announce(agreed.remote_rtcp)
-        self._sends = agreed.send
+        self._sends = agreed.send and self._started
         if not agreed.send:
             self._sender.clear()
             self._keys_done(LineError("on_hold", "The far end has put the call on hold."))
@@ -416,7 +425,7 @@ class RtpMedia:
             self._reports.send(now_s)
             self._next_report_s = now_s + REPORT_S * (0.75 + self._rng.random() / 2)
         due = [self._next_report_s]
-        if agreed.receive and not self._talks.hold:
+        if agreed.receive and self._started and not self._talks.hold:
             self._fill(receiver, now_s)
             due.append(max(now_s + FILL_S, (receiver.heard_s or 0.0) + QUIET_AFTER_S))
             self._watch(watchdog, now_s)

@@ -24,6 +24,8 @@ class RtpPolicy:
     codecs: tuple[str, ...] = DEFAULT_CODECS
     """Of ``opus``, ``g722``, ``pcmu``, ``pcma``. The order counts in our offers; of an offer, its own order."""
     srtp: Srtp = Srtp.ACCEPTED
+    starts_at_once: bool = True
+    """Send, and expect media, from the first agreement on; else from :meth:`RtpMedia.start` on (a call that rings)."""
     suspect_after_s: float = 2.0
     lost_after_s: float = 10.0
 

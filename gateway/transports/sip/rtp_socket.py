@@ -15,8 +15,6 @@ Source = tuple[str, int]
 MAX_DATAGRAM_BYTES = 1500
 """A longer one is no RTP of speech (and would not come whole through most networks): it is counted and dropped."""
 _READ_BYTES = MAX_DATAGRAM_BYTES + 1
-_AT_ONCE = 16
-"""Datagrams read before others have their turn."""
 _TRIES = 32
 _EXPEDITED = 0xB8
 """DSCP EF: what networks that tell traffic apart expect of voice (RFC 4594, section 4.1)."""
@@ -131,16 +129,12 @@ class RtpSocket:
             one.close()
 
     def _read(self, one: socket.socket, take: Callable[[bytes, Source], None]) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                data, source = one.recvfrom(_READ_BYTES)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:  # a port of the far end that is closed (ICMP); the next read goes on
-                continue
-            if len(data) > MAX_DATAGRAM_BYTES:
-                self.oversize += 1
-            else:
-                take(data, source[:2])
-            if self._closed:
-                return
+        """One datagram: the loop comes back for the next, after the other calls had their turn."""
+        try:
+            data, source = one.recvfrom(_READ_BYTES)
+        except OSError:  # nothing there after all, or a port of the far end is closed (ICMP): the next read goes on
+            return
+        if len(data) > MAX_DATAGRAM_BYTES:
+            self.oversize += 1
+        else:
+            take(data, source[:2])
