@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 import numpy as np
@@ -133,8 +134,10 @@ class PlayoutClock:
         return self._overdue_at(self._marks[0][1]) if self._marks else None
 
     def _overdue_at(self, position_samples: int) -> float:
+        if self._anchor_at is None:
+            return math.inf  # its audio is about to be sent
         heard_after_s = (position_samples - self._anchor_samples) / self.rate_hz
-        return (self._anchor_at or 0.0) + max(0.0, heard_after_s) + MARK_OVERDUE_S
+        return self._anchor_at + max(0.0, heard_after_s) + MARK_OVERDUE_S
 
 
 class Pacer:
