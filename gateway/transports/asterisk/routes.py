@@ -19,6 +19,7 @@ from gateway.http_body import BodyTooLarge, BodyTooSlow, media_type, read_body
 from gateway.security.guard import error_body
 from gateway.settings import Settings
 from gateway.state import Gateway
+from gateway.transports.asterisk.chan_websocket import Asterisk
 from gateway.transports.asterisk.expected import NotExpected, TooManyAnnounced
 from gateway.transports.phone.line import Incoming
 
@@ -71,7 +72,12 @@ async def next_step(request: Request) -> Response:
     """``?call=``: where the caller goes on to whose call, named by its UUID or by its WebSocket channel, is over. Told
     once; empty: nowhere."""
     gateway: Gateway = request.app.state.gateway
-    return PlainTextResponse(gateway.asterisk.next_steps.take(request.query_params.get("call", "")))
+    call = request.query_params.get("call", "")
+    target = gateway.asterisk.next_steps.take(call)
+    streams = request.app.state.carriers.find("asterisk")
+    if not target and isinstance(streams, Asterisk):
+        target = streams.next_steps.take(call)
+    return PlainTextResponse(target)
 
 
 def _fields(body: bytes, kind: str) -> Mapping[str, str]:

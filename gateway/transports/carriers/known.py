@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gateway.settings import Settings
+from gateway.transports.asterisk.chan_websocket import Asterisk
 from gateway.transports.carriers.dialect import Carrier
 from gateway.transports.carriers.plivo import Plivo
 from gateway.transports.carriers.telnyx import Telnyx
@@ -19,3 +20,5 @@ def carriers_of(settings: Settings, now_s: Callable[[], float]) -> Iterator[Carr
         yield Telnyx(settings.telnyx, now_s)
     if settings.plivo.enabled:
         yield Plivo(settings.plivo, now_s)
+    if settings.asterisk.enabled:
+        yield Asterisk(settings.asterisk, now_s)

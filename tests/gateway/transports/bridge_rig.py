@@ -57,6 +57,11 @@ def live(here: Served) -> Any:
     return record
 
 
+def answered(here: Served) -> bool:
+    """Whether a call is up."""
+    return any(record.state == "answered" for record in here.gateway.switchboard.calls())
+
+
 def last(here: Served) -> Any:
     """The record of the call that ended last."""
     return next(iter(here.gateway.recent))

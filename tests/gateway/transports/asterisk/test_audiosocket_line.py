@@ -283,12 +283,13 @@ async def test_a_far_end_that_does_not_read_gets_nothing_more_and_is_hung_up_aft
     rig = Rig()
     await rig.up()
     rig.line.pause()
-    assert rig.line.congested
+    congested = [rig.line.congested]
     sent = len(rig.wire.writes)
     await rig.talk(1)
     assert len(rig.wire.writes) == sent
     rig.line.resume()
-    assert not rig.line.congested
+    congested.append(rig.line.congested)
+    assert congested == [True, False]
     assert rig.told.wakes == 1
     await rig.talk(1)
     assert len(rig.wire.writes) == sent + 50
