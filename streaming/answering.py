@@ -37,6 +37,8 @@ the caller hears anything, then one."""
 
 LAST_WORD_S = 0.3
 """Given to the far end's buffers before a call is ended after its last word."""
+HANG_UP_S = 0.5
+"""From the agent's last word until it hangs up: a caller who has more to say can begin to."""
 
 MAX_PAST_REPLIES = 16
 """Replies that can still be truncated by a client that played less than it was sent."""
@@ -212,7 +214,8 @@ class Answering:
         """Let a held reply go on."""
         if self.held_at is not None and self.reply is not None:
             self._emit(Count("barge_in_released"))
-            self._emit(ReleasePlayout(self.reply.epoch))
+            if not self.reply.all_sent:  # else there is nothing to go on with: its last sound is not said again
+                self._emit(ReleasePlayout(self.reply.epoch))
         self.held_at = None
 
     def judge(self, utterance: Utterance, now: float) -> None:
@@ -222,7 +225,7 @@ class Answering:
             return
         heard = reply.heard_samples(now) > 0
         if self.held_at is None:
-            if self._policy.is_interruption(utterance.partial, reply.raw, heard=heard):
+            if self._policy.is_interruption(utterance.partial, reply.raw, heard=heard, leaving=reply.hangs_up):
                 self.interrupt("turn_detected", utterance.onset_at, now)
             return
         verdict = self._policy.decide(
@@ -233,6 +236,7 @@ class Answering:
             voiced_ms=utterance.voiced_ms,
             speaking=not utterance.paused,
             held_ms=round((now - self.held_at) * 1000, 3),  # at its own deadline it is not a hair short of it
+            leaving=reply.hangs_up,
         )
         if verdict is Verdict.COMMIT:
             self.interrupt("turn_detected", utterance.onset_at, now)
@@ -243,8 +247,8 @@ class Answering:
         """Whether the finished utterance is a reason to end the live reply, or only says: go on."""
         if self.reply is None:
             return True
-        heard = self.reply.heard_samples(now) > 0
-        return self._policy.is_interruption(utterance.text, self.reply.raw, heard=heard)
+        reply, heard = self.reply, self.reply.heard_samples(now) > 0
+        return self._policy.is_interruption(utterance.text, reply.raw, heard=heard, leaving=reply.hangs_up)
 
     def interrupt(self, reason: Reason, onset_at: float | None, now: float, first: Notice | None = None) -> None:
         """End the live reply, or what is still being heard of one that was sent: the context keeps what was heard.
@@ -325,7 +329,7 @@ class Answering:
         if self.held_at is not None:
             times.append(self.held_at + HOLD_MS / 1000)
         elif reply is not None and reply.all_sent:
-            times.append(reply.clock.dry_at(now) if reply.silent_since is None else reply.silent_since + LAST_WORD_S)
+            times.append(reply.clock.dry_at(now) if reply.silent_since is None else reply.silent_since + HANG_UP_S)
         others = (self._playback.deadline(reply, now), self.control.deadline())
         times += [time for time in others if time is not None]
         return min(times, default=None)
@@ -437,7 +441,7 @@ class Answering:
         if not reply.hangs_up or not reply.ledger.samples:
             return True
         reply.silent_since = now if reply.silent_since is None else reply.silent_since
-        return now >= reply.silent_since + LAST_WORD_S
+        return now >= reply.silent_since + HANG_UP_S
 
     def _hand_over_calls(self, reply: Reply, status: Status, now: float) -> None:
         """Its tools act now that all of it was heard; those of a reply that was cut never do."""

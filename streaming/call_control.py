@@ -30,6 +30,8 @@ MAX_CALL_ID_CHARS = 64
 AGENT_HUNG_UP = "agent_hung_up"
 TRANSFERRED = "transferred"
 
+CALL_ENDED = ("call_ended", "the call ended before")
+
 
 @dataclass(slots=True)
 class _Running:
@@ -159,16 +161,18 @@ class CallControl:
             self._given_up = running.call.id
         self._settle(running, "timeout", "it was not done in time", now)
 
+    def stop(self, code: str, message: str) -> None:
+        """What has not begun never does."""
+        while self._waiting:
+            self._file_result(self._waiting.popleft()[0], code, message)
+
     def abandon(self) -> None:
         """After a defect: nothing is under way any more."""
         running, self._running = self._running, None
-        waiting = [call for call, _ in self._waiting]
-        self._waiting.clear()
         if running is not None:
             self._given_up = running.call.id if isinstance(running.action, TransferTo) else None
-            waiting.insert(0, running.call)
-        for call in waiting:
-            self._file_result(call, "internal_error", "a defect ended it")
+            self._file_result(running.call, "internal_error", "a defect ended it")
+        self.stop("internal_error", "a defect ended it")
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -186,9 +190,7 @@ class CallControl:
                 case HoldFor():
                     self._start(call, action, now + CONTROL_BOUND_S, HoldCaller(call.id, on=True))
         if self.ends is not None:
-            for call, _ in self._waiting:
-                self._file_result(call, "call_ended", "the call ended before")
-            self._waiting.clear()
+            self.stop(*CALL_ENDED)
 
     def _start(self, call: ToolCall, action: Action, until: float, effect: Effect) -> None:
         self._running = _Running(call, action, until)

@@ -11,6 +11,7 @@ from typing import Any
 
 from streaming import events as ev
 from streaming.answering import LAST_WORD_S, Answering
+from streaming.call_control import CALL_ENDED
 from streaming.caller_items import CallerItems
 from streaming.config import BargeIn, ResponseOptions, SessionConfig
 from streaming.conversation import Conversation
@@ -225,6 +226,7 @@ class Session:
         if self._draining:
             return
         self._draining = True
+        self._answering.control.stop(*CALL_ENDED)
         self._answering.interrupt("client_cancelled", None, now)
         if event.farewell and self.config.audio_output:
             self._answering.say(event.farewell, now, ends_call="server_drain")

@@ -140,6 +140,13 @@ COMMANDS = frozenset("stop wait no hold sorry excuse but hey".split())
 """Single words that end a reply as soon as they are made out."""
 
 
+_LEAVE = frozenset("bye goodbye cheers ciao thanks thank".split())
+_WITH_LEAVE = frozenset(
+    "you so much very for your help and have a good nice great day evening night too same to".split()
+)
+"""Words that say nothing more beside those that take leave."""
+
+
 def _is_guess(text: str) -> bool:
     """Whether a partial is one word that may yet become another: a third of a second of "mm-hm" reads as "And" at
     first. To wait for more is inaudible, as the reply is held."""
@@ -151,6 +158,14 @@ def is_backchannel(text: str) -> bool:
     """Whether these words only say: go on."""
     words = words_of(text)
     return bool(words) and len(words) <= 4 and all(word in BACKCHANNELS or _MURMUR.fullmatch(word) for word in words)
+
+
+def is_goodbye(text: str) -> bool:
+    """Whether these words only take leave, or thank."""
+    words = words_of(text)
+    return any(word in _LEAVE for word in words) and all(
+        word in _LEAVE or word in _WITH_LEAVE or word in BACKCHANNELS for word in words
+    )
 
 
 def is_echo(text: str, agent_text: str) -> bool:
@@ -172,22 +187,31 @@ def is_echo(text: str, agent_text: str) -> bool:
 class InterruptionPolicy:
     """Decides on a held reply by words first, then by length (the words are late when the machine is busy)."""
 
-    def is_interruption(self, text: str, agent_text: str, *, heard: bool) -> bool:
+    def is_interruption(self, text: str, agent_text: str, *, heard: bool, leaving: bool = False) -> bool:
         """Whether these words end a reply. ``heard`` is False while the caller has heard nothing of it: then
-        asking "hello?" is no reason to begin again."""
-        if not words_of(text) or is_echo(text, agent_text):
+        asking "hello?" is no reason to begin again. ``leaving``: it is the agent's goodbye, which a goodbye answers."""
+        if not words_of(text) or is_echo(text, agent_text) or (leaving and is_goodbye(text)):
             return False
         if not heard and " ".join(words_of(text)) in PRESENCE_CHECKS:
             return False
         return not is_backchannel(text)
 
     def decide(
-        self, text: str, agent_text: str, *, final: bool, heard: bool, voiced_ms: float, speaking: bool, held_ms: float
+        self,
+        text: str,
+        agent_text: str,
+        *,
+        final: bool,
+        heard: bool,
+        voiced_ms: float,
+        speaking: bool,
+        held_ms: float,
+        leaving: bool = False,
     ) -> Verdict:
         """``text`` is the transcript so far, ``final`` whether it is all that was said up to a pause, ``voiced_ms``
         how long the caller has spoken, ``speaking`` whether the caller still does, ``held_ms`` how long the reply has
         been held."""
-        if self.is_interruption(text, agent_text, heard=heard):
+        if self.is_interruption(text, agent_text, heard=heard, leaving=leaving):
             guess = not final and voiced_ms < LONG_SOUND_MS and held_ms < HOLD_MS and _is_guess(text)
             return Verdict.UNDECIDED if guess else Verdict.COMMIT
         if words_of(text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,6 +27,7 @@ from streaming.jobs import (
     SynthesisFailed,
     Synthesize,
     Token,
+    ToolCalled,
     TranscriptionFailed,
     Usage,
     WordEnd,
@@ -58,6 +59,10 @@ class Script:
     words: bool = True
     lead_ms: int = 300
     stray_after_cancel: bool = False
+    calls: Callable[[Generate], Sequence[tuple[str, str]]] = lambda request: ()
+    """The tools that a reply calls after its words: (name, arguments)."""
+    control_ms: float | None = 500.0
+    control_fails: str | None = None
 
 
 @dataclass
@@ -87,7 +92,9 @@ class Scene:
         self.records: dict[str, TurnTimes] = {}
         self.counts: dict[str, int] = {}
         self.sent: list[Heard] = []
+        self.controls: list[tuple[float, fx.Control]] = []
         self.ended: str | None = None
+        self.ended_at = 0.0
         self.says = ""
         self.cancelled: set[int] = set()
         self.stopped: set[int] = set()
@@ -225,8 +232,14 @@ class Scene:
                     self.records[effect.times.response_id] = effect.times
                 case fx.Count():
                     self.counts[effect.name] = self.counts.get(effect.name, 0) + 1
+                case fx.Transfer() | fx.SendDtmf() | fx.HoldCaller():
+                    self.controls.append((self.now, effect))
+                    code = self.script.control_fails
+                    done = ev.ControlDone(effect.tool_call, code, "scripted" if code else "")
+                    if self.script.control_ms is not None:
+                        self.at(self.script.control_ms, partial(self._alive, done))
                 case fx.EndCall():
-                    self.ended = effect.cause
+                    self.ended, self.ended_at = effect.cause, self.now
 
     def _alive(self, event: ev.Event) -> None:
         if self.ended is None:
@@ -255,7 +268,7 @@ class Scene:
 
     def _reply(self, effect: Generate) -> None:
         text = self.script.reply(tuple(message.content for message in effect.messages))
-        words = text.split(" ")
+        words = text.split(" ") if text else []
         delay = self.script.first_token_ms
         for index, word in enumerate(words):
             if self.script.llm_fails_after == index:
@@ -264,6 +277,9 @@ class Scene:
                 return
             self._later(effect.epoch, delay, Token(effect.epoch, (" " if index else "") + word))
             delay += self.script.token_ms
+        for index, (name, arguments) in enumerate(self.script.calls(effect)):
+            called = ToolCalled(effect.epoch, f"call_{effect.epoch}_{index}", name, arguments)
+            self._later(effect.epoch, delay, called)
         usage = Usage(prompt_tokens=10, prefilled_tokens=5, completion_tokens=len(words))
         self._later(effect.epoch, delay, GenerationDone(effect.epoch, "stop", usage))
 

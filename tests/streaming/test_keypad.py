@@ -33,6 +33,16 @@ def test_the_end_key_ends_an_entry_and_is_one_alone() -> None:
     assert keypad.deadline() is None
 
 
+def test_who_asks_for_long_numbers_waits_longer_and_ends_them_otherwise() -> None:
+    keypad = Keypad(KeypadRules(pause_ms=5_000, end_key="*"))
+    assert [keypad.press(key, 10.0) for key in "4#2*"] == [None, None, None, "4#2"]
+    assert keypad.press("*", 10.0) == "*"
+    keypad = Keypad(KeypadRules(pause_ms=5_000, end_key=""))
+    assert [keypad.press(key, 10.0) for key in "#*#"] == [None] * 3
+    assert keypad.on_time(14.999) is None
+    assert keypad.on_time(15.0) == "#*#"
+
+
 def test_an_entry_is_bounded() -> None:
     keypad = Keypad()
     entries = [keypad.press("7", 1.0) for _ in range(MAX_KEYS + 1)]

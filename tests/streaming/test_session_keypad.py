@@ -6,7 +6,7 @@ import pytest
 
 from streaming import events as ev
 from streaming import notices as nt
-from streaming.config import BargeIn, SessionConfig, TurnDetection, TurnMode
+from streaming.config import BargeIn, KeypadRules, SessionConfig, TurnDetection, TurnMode
 from streaming.listening import FINAL_BOUND_S
 from tests.streaming.scene import Scene, Script
 
@@ -157,3 +157,26 @@ def test_a_defect_forgets_an_entry() -> None:
     scene._perform(scene.session.recover(scene.now))
     scene.run(PAUSE_MS * 2)
     assert scene.texts == []
+
+
+def test_an_agent_may_wait_longer_for_keys_and_end_them_by_another() -> None:
+    config = SessionConfig(turn=AGENT.turn, keypad=KeypadRules(pause_ms=5_000, end_key="*"))
+    scene = Scene(config)
+    press(scene, "40")
+    scene.run(4_900)
+    assert users(scene) == []
+    press(scene, "7#*")
+    assert users(scene) == ["(keypad: 407#)"]
+    press(scene, "1")
+    scene.feed(ev.Configure(AGENT))  # what has begun ends by the rules it began with
+    scene.run(4_900)
+    assert len(users(scene)) == 1
+    scene.run(200)
+    assert users(scene)[-1] == "(keypad: 1)"
+
+
+def test_a_model_reads_keys_one_by_one() -> None:
+    scene = Scene(AGENT)
+    press(scene, "4711#")
+    scene.run(100)
+    assert scene.generations[0].messages[-1].content == "(keypad: 4 7 1 1)"

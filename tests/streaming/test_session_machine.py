@@ -25,11 +25,13 @@ from streaming.jobs import (
     SynthesisFailed,
     Synthesize,
     Token,
+    ToolCalled,
     TranscriptionFailed,
     Usage,
 )
 from streaming.listening import MAX_CLOSING
 from streaming.session import Session
+from streaming.tools import TOOL_NAMES
 
 WORDS = st.sampled_from(
     ["", "yes", "mm-hm", "hello?", "what are your opening hours", "my number is 555", "stop", "and", "One two three"]
@@ -52,6 +54,20 @@ CONFIGS = st.builds(
     greeting=st.sampled_from(["", "Hello there, caller."]),
     apology=st.sampled_from(["", "Sorry about that."]),
     owns_playout=st.booleans(),
+    tools=st.sampled_from([(), TOOL_NAMES, ("end_call",), ("send_dtmf", "hold")]),
+    transfer_targets=st.just((("sales", "sip:sales@pbx.example"),)),
+    goodbye=st.sampled_from(["", "Goodbye."]),
+)
+CALLS = st.sampled_from(
+    [
+        ("end_call", "{}"),
+        ("transfer", '{"target":"sales"}'),
+        ("transfer", '{"target":"elsewhere"}'),
+        ("send_dtmf", '{"digits":"12#"}'),
+        ("hold", '{"seconds":20}'),
+        ("send_dtmf", '{"digits":'),
+        ("", "???"),
+    ]
 )
 
 
@@ -72,6 +88,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.segments: dict[int, list[tuple[int, bool]]] = {}
         self.queued: dict[int, int] = {}
         self.sent: dict[int, int] = {}
+        self.marks: list[tuple[int, int]] = []
         self.live: str | None = None
         self.sounding: str | None = None
         self.sounded: set[str] = set()
@@ -81,6 +98,12 @@ class SessionMachine(RuleBasedStateMachine):
         self.transcribed: set[str] = set()
         self.timer: float | None = None
         self.ended = False
+        self.cut: set[int] = set()
+        self.called: dict[str, int] = {}
+        self.filed: set[str] = set()
+        self.results: set[str] = set()
+        self.under_way: str | None = None
+        self.done: list[fx.Control] = []
 
     def new_id(self, kind: str) -> str:
         self.count += 1
@@ -113,6 +136,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.segments.setdefault(effect.epoch, []).append((effect.segment, False))
             case fx.CancelEpoch():
                 self.dead.add(effect.epoch)
+                self.cut.add(effect.epoch)
                 if self.playing == effect.epoch:
                     self.playing = None
             case fx.Promote() | fx.HoldPlayout() | fx.ReleasePlayout():
@@ -129,6 +153,15 @@ class SessionMachine(RuleBasedStateMachine):
                 self.timer = effect.at
             case fx.CancelTimer():
                 self.timer = None
+            case fx.Transfer() | fx.SendDtmf() | fx.HoldCaller():
+                assert effect not in self.done, "a side effect happens once"
+                assert self.live is None, "its words were heard before"
+                assert self.called[effect.tool_call] not in self.cut, "no tool acts for a reply that was cut"
+                assert effect.tool_call in self.filed, "the model's call is in the context"
+                assert effect.tool_call not in self.results, "what has a result is over"
+                assert self.under_way in (None, effect.tool_call) or self.under_way in self.results, "one at a time"
+                self.under_way = effect.tool_call
+                self.done.append(effect)
             case fx.EndCall():
                 assert self.sounding is None, "every playback that began has ended"
                 self.ended = True
@@ -164,6 +197,13 @@ class SessionMachine(RuleBasedStateMachine):
                 if isinstance(notice, nt.PlaybackStopped):
                     assert notice.response_id in self.finished
                 self.sounding = None
+            case nt.ItemAdded(item=Item(kind=PartKind.FUNCTION_CALL, call_id=call)):
+                assert call not in self.filed, "a call is told once"
+                self.filed.add(call)
+            case nt.ItemAdded(item=Item(kind=PartKind.FUNCTION_CALL_OUTPUT, call_id=call)):
+                assert call in self.filed
+                assert call not in self.results, "one result a call"
+                self.results.add(call)
             case nt.InputCommitted():
                 assert notice.item_id not in self.committed, "committed once"
                 self.committed.add(notice.item_id)
@@ -238,6 +278,37 @@ class SessionMachine(RuleBasedStateMachine):
     def token(self, data: st.DataObject, text: str) -> None:
         self.feed(Token(self.some_epoch(data), text))
 
+    @rule(data=st.data(), call=CALLS)
+    def tool_called(self, data: st.DataObject, call: tuple[str, str]) -> None:
+        epoch, call_id = self.some_epoch(data), self.new_id("call")
+        self.called[call_id] = epoch
+        self.feed(ToolCalled(epoch, call_id, *call))
+
+    @rule(calls=st.lists(CALLS, min_size=1, max_size=4), text=st.sampled_from(["", "Well. "]), heard=st.booleans())
+    def a_reply_that_calls(self, calls: list[tuple[str, str]], text: str, heard: bool) -> None:
+        self.feed(ev.CreateResponse())
+        if self.ended or not self.epochs:
+            return
+        epoch = max(self.epochs)
+        self.feed(Token(epoch, text))
+        for call in calls:
+            call_id = self.new_id("call")
+            self.called[call_id] = epoch
+            self.feed(ToolCalled(epoch, call_id, *call))
+        self.feed(GenerationDone(epoch, "stop", Usage()))
+        while heard and (waiting := [s for s, done in self.segments.get(epoch, []) if not done]):
+            self.segments[epoch][-1] = (waiting[0], True)
+            self.queued[epoch] = self.queued.get(epoch, 0) + 4_800
+            self.feed(ev.AudioQueued(epoch, waiting[0], 4_800, last=True))
+            self.audio_leaves(10_000_000, marked=False)
+        self.time_passes(0.6 if heard else 0.0)
+
+    @rule(data=st.data(), code=st.sampled_from([None, None, "busy"]))
+    def control_done(self, data: st.DataObject, code: str | None) -> None:
+        if self.done:
+            effect = data.draw(st.sampled_from(self.done))
+            self.feed(ev.ControlDone(effect.tool_call, code, ""))
+
     @rule(data=st.data(), reason=st.sampled_from(["stop", "length"]))
     def generated(self, data: st.DataObject, reason: Any) -> None:
         self.feed(GenerationDone(self.some_epoch(data), reason, Usage()))
@@ -259,8 +330,8 @@ class SessionMachine(RuleBasedStateMachine):
             self.queued[epoch] = self.queued.get(epoch, 0) + samples
         self.feed(ev.AudioQueued(epoch, segment, samples, last))
 
-    @rule(samples=st.sampled_from([480, 4_800, 240_000]))
-    def audio_leaves(self, samples: int) -> None:
+    @rule(samples=st.sampled_from([480, 4_800, 240_000]), marked=st.booleans())
+    def audio_leaves(self, samples: int, marked: bool) -> None:
         epoch = self.playing
         if epoch is None or self.session.state == "held":
             return
@@ -268,7 +339,19 @@ class SessionMachine(RuleBasedStateMachine):
         position = min(self.queued.get(epoch, 0), self.sent.get(epoch, 0) + samples)
         if position > self.sent.get(epoch, 0):
             self.sent[epoch] = position
+            if marked:
+                self.marks.append((epoch, len(self.marks) + 1))
+                self.feed(ev.MarkSent(*self.marks[-1], position))
             self.feed(ev.AudioSent(epoch, position))
+
+    @rule(data=st.data(), cleared=st.booleans())
+    def mark_returns(self, data: st.DataObject, cleared: bool) -> None:
+        if self.marks:
+            self.feed(ev.MarkReturned(*data.draw(st.sampled_from(self.marks)), cleared))
+
+    @rule(on=st.booleans())
+    def line_held(self, on: bool) -> None:
+        self.feed(ev.LineHeld(on))
 
     @rule(config=CONFIGS)
     def configure(self, config: SessionConfig) -> None:
@@ -328,13 +411,20 @@ class SessionMachine(RuleBasedStateMachine):
         assert len(self.open_streams) <= MAX_CLOSING + 1
         assert not self.ended or not self.open_streams
 
+    @invariant()
+    def every_call_has_its_result(self) -> None:
+        """But for what is under way, and what waits for it."""
+        if self.filed - self.results:
+            assert self.under_way is not None
+            assert self.under_way not in self.results or self.ended
+
     def teardown(self) -> None:
         """However it got here: when the engines fall silent, every state is left within a bound."""
         if not hasattr(self, "session"):
             return
         for _ in range(30):
             if not self.ended:
-                self.audio_leaves(10_000_000)
+                self.audio_leaves(10_000_000, marked=False)
                 self.time_passes(30.0)
         if not self.ended:
             idle = {"waiting", "hearing"} if self.session.manual else {"waiting"}

@@ -13,6 +13,7 @@ from streaming.turns import (
     is_backchannel,
     is_dictation,
     is_echo,
+    is_goodbye,
     words_of,
 )
 
@@ -162,3 +163,23 @@ def test_hello_is_no_interruption_of_a_reply_that_was_not_heard_yet() -> None:
     assert decide("hello?", heard=False, speaking=False) is Verdict.RELEASE
     assert decide("hello?", heard=True, final=True) is Verdict.COMMIT
     assert decide("never mind", heard=False) is Verdict.COMMIT
+
+
+@pytest.mark.parametrize(
+    ("text", "leaves"),
+    [
+        ("bye", True),
+        ("Okay, thank you so much, bye bye!", True),
+        ("thanks you too", True),
+        ("have a good day", False),
+        ("thanks but one more question", False),
+        ("goodbye is not what I said", False),
+        ("", False),
+    ],
+)
+def test_who_only_takes_leave_is_told_from_who_goes_on(text: str, leaves: bool) -> None:
+    assert is_goodbye(text) is leaves
+    policy = InterruptionPolicy()
+    said = "It was nice to talk to you."
+    assert policy.is_interruption(text, said, heard=True, leaving=True) is (bool(text) and not leaves)
+    assert policy.is_interruption(text, said, heard=True) is bool(text)
