@@ -67,8 +67,9 @@ class Asking:
         if response.status in {401, 407} and self._attempts < MAX_ATTEMPTS:
             extra = self._credentials_for(response)
             if extra is not None:
-                return self._attempt(extra)
-        return self._on_response(response)
+                self._attempt(extra)
+                return
+        self._on_response(response)
 
     def _credentials_for(self, response: Response) -> Fields | None:
         asked, given = (

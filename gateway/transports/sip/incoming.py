@@ -9,7 +9,8 @@ from gateway.transports.sip.address import BadSyntax
 from gateway.transports.sip.dialog import Dialog
 from gateway.transports.sip.message import Request, Response, answer
 from gateway.transports.sip.sdp import BadSdp
-from gateway.transports.sip.session import Sdp, Session, SessionEvents
+from gateway.transports.sip.session import Session
+from gateway.transports.sip.session_events import Sdp, SessionEvents
 from gateway.transports.sip.session_timer import SessionInterval
 from gateway.transports.sip.transaction import T1_S, TIMEOUT_S, Peer, ServerTransaction
 
@@ -60,10 +61,11 @@ class IncomingSession(Session):
         """180. It is sent reliably where that is demanded, and, if it may ring ``for_long``, where it is possible
         (RFC 3262): the caller may then count on having heard of it. Needs :attr:`sdp` if the INVITE had no offer."""
         if not self.is_pending:
-            return None
+            return
         headers = [("contact", self.dialog.contact)]
         if not (self._must_be_reliable or (self._reliable and for_long)):
-            return self.respond(self._transaction, 180, headers=headers)
+            self.respond(self._transaction, 180, headers=headers)
+            return
         self._rseq = 1 + self.ua.random_below(2**30)
         headers += [("require", "100rel"), ("rseq", str(self._rseq))]
         body = ""
@@ -75,7 +77,6 @@ class IncomingSession(Session):
         self._interval_s = T1_S
         self.timed.start("180", T1_S, self._repeat_180)
         self.timed.start("no PRACK", TIMEOUT_S, lambda: self._fail_early(504, "no PRACK"))
-        return None
 
     def negotiate(self, sdp: Sdp) -> None:
         """Answer the caller's offer, if it made one; :meth:`accept` sends the answer. Raises :class:`BadSdp`: refuse
@@ -95,8 +96,7 @@ class IncomingSession(Session):
         body, offered = self._answer, False
         if self._offer is None and not self._offered_early:
             body, offered = self.sdp.offer(), True
-        if self._agreed is not None:
-            self.keep_alive(self._agreed, ours="uas")
+        self.refreshing.keep(self._agreed, ours="uas")
         self.accept_invite(self._transaction, self.session_headers(self.invite, self._agreed), body, offered=offered)
         self._tell_hold()
 
@@ -126,7 +126,8 @@ class IncomingSession(Session):
         """RAck: RSeq, CSeq and method of what is acknowledged (RFC 3262, 7.2)."""
         expected = f"{self._rseq} {self.invite.cseq[0]} INVITE"
         if self._ringing is None or " ".join(request.headers.get("rack").split()) != expected:
-            return self.respond(transaction, 481)
+            self.respond(transaction, 481)
+            return
         try:
             said = self.ua.sdp_of(request)
             if self._offered_early:
@@ -135,13 +136,13 @@ class IncomingSession(Session):
                 raise BadSdp(488, "offer_in_prack", "an offer in a PRACK is not taken")
         except (BadSdp, BadSyntax) as error:
             self.respond(transaction, error.status if isinstance(error, BadSdp) else 400)
-            return self._fail_early(488, "bad_media")
+            self._fail_early(488, "bad_media")
+            return
         self._ringing = None
         self.timed.stop("180", "no PRACK")
         self.respond(transaction, 200)
         if self._wanted:
             self.accept()
-        return None
 
     def _repeat_180(self) -> None:
         if self._ringing is not None and self.is_pending:

@@ -8,7 +8,8 @@ import ipaddress
 import secrets
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import Any
 
 import structlog
 
@@ -18,13 +19,15 @@ from gateway.sip_settings import SipSettings
 from gateway.state import Gateway
 from gateway.switchboard import Admission
 from gateway.transports.sip.answering import Answering
+from gateway.transports.sip.dialling import dial
 from gateway.transports.sip.digest import DigestGate
 from gateway.transports.sip.guard import SourceGuard
 from gateway.transports.sip.incoming import IncomingSession
 from gateway.transports.sip.line import SipLine
 from gateway.transports.sip.message import Request
+from gateway.transports.sip.registration import Registration
 from gateway.transports.sip.rtp_socket import route_to
-from gateway.transports.sip.session import SessionEvents
+from gateway.transports.sip.session_events import SessionEvents
 from gateway.transports.sip.sockets import Sockets
 from gateway.transports.sip.transaction import Peer, TransportName
 from gateway.transports.sip.user_agent import Local, UserAgent, Verdict
@@ -93,6 +96,7 @@ class SipServer:
         (``cannot_listen``, ``tls_unreadable``)."""
         try:
             await self._listen()
+            self._register()
             _log.info("taking calls over SIP", **{f"{name}_port": port for name, port in self._sockets.ports.items()})
             yield self
         finally:
@@ -105,8 +109,8 @@ class SipServer:
 
     @property
     def idle(self) -> bool:
-        """No dialog, no call's task, no transaction that waits."""
-        return not (self.ua.sessions or self._tasks)
+        """No dialog, and no call's task."""
+        return not (self.ua.sessions or self._by_source)
 
     def local(self, peer: Peer) -> Local:
         """Our address as this peer reaches us: the advertised one, except on this machine itself."""
@@ -118,11 +122,10 @@ class SipServer:
             return Local(self.settings.host, port)
         return Local(route_to(peer.host) or "127.0.0.1", port)
 
-    def start(self, work: object, name: str) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     @contextlib.contextmanager
     def counted(self, host: str) -> Iterator[None]:
@@ -139,7 +142,9 @@ class SipServer:
         return self._by_source[host]
 
     async def dial(self, admission: Admission, to: str, *, caller: str, agent: str, ring_s: float) -> None:
-        raise NotImplementedError
+        """Run the call from its INVITE to its end (``Dialler`` of :mod:`gateway.outbound`). Raises
+        :class:`gateway.outbound.DialFailed`."""
+        await dial(self, admission, to, caller=caller, agent=agent, ring_s=ring_s)
 
     # --- Application ----------------------------------------------------------------------------------------------
 
@@ -204,6 +209,11 @@ class SipServer:
         except OSError as error:
             problem = f"sip.port: cannot listen on {host}:{wanted}: {error.strerror or error}"
             raise ConfigurationError("cannot_listen", problem) from None
+
+    def _register(self) -> None:
+        for name, trunk in self.settings.trunks.items():
+            if trunk.register_here:
+                self.start(Registration(self.ua, name, trunk, self.guard).run(), f"sip trunk {name}")
 
     def _server_tls(self) -> ssl.SSLContext:
         settings = self.gateway.settings

@@ -1,25 +1,27 @@
 """One call's signalling once there is a dialog: what may come in it, and what we may ask in it. Sans-IO.
 
-The media's part, offers and answers, is asked for where the message needs it (:class:`Sdp`); the application is told
-by :class:`SessionEvents`.
+The media's part, offers and answers, is asked for where the message needs it (:class:`.session_events.Sdp`); the
+application is told by :class:`.session_events.SessionEvents`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.transports.sip import info, session_timer
+from gateway.transports.sip.acceptance import Acceptance
 from gateway.transports.sip.address import BadSyntax
 from gateway.transports.sip.asking import Done, Outcome
 from gateway.transports.sip.dialog import Dialog
 from gateway.transports.sip.digest import Credentials
 from gateway.transports.sip.message import Request, Response, answer
+from gateway.transports.sip.refreshing import Refreshing
 from gateway.transports.sip.sdp import BadSdp
-from gateway.transports.sip.session_timer import IntervalTooSmall, Role, SessionInterval
+from gateway.transports.sip.session_events import Sdp, SessionEvents
+from gateway.transports.sip.session_timer import IntervalTooSmall, SessionInterval
 from gateway.transports.sip.timers import NamedTimers
-from gateway.transports.sip.transaction import T1_S, T2_S, TIMEOUT_S, Peer, ServerTransaction
+from gateway.transports.sip.transaction import Peer, ServerTransaction
 from gateway.transports.sip.transferring import Transferring
 
 if TYPE_CHECKING:
@@ -30,45 +32,6 @@ MAX_GLARES = 5
 """So often is an offer of ours repeated that crossed one of theirs (491)."""
 ALLOW = "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO, UPDATE, PRACK, NOTIFY"
 SUPPORTED = "timer, 100rel"
-
-
-class Sdp(Protocol):
-    """The media's side of an offer and its answer. All of it raises :class:`BadSdp`, except an offer."""
-
-    @property
-    def remote_hold(self) -> bool: ...
-    def offer(self) -> str: ...
-    def answer(self, offer_sdp: str) -> str: ...
-    def accept(self, answer_sdp: str) -> None: ...
-
-
-class SessionEvents(Protocol):
-    """None of these block, none raise."""
-
-    def established(self) -> None:
-        """Both sides know that the call is answered."""
-
-    def hung_up(self, cause: str) -> None:
-        """The call is down, and it was not us. Once."""
-
-    def closed(self) -> None:
-        """Nothing of the dialog is left. Once, and last."""
-
-    def dtmf(self, digit: str) -> None: ...
-
-    def held(self, on: bool) -> None: ...
-
-
-@dataclass(slots=True)
-class _Unacknowledged:
-    """A 2xx of ours that waits for its ACK (13.3.1.4)."""
-
-    seq: int
-    transaction: ServerTransaction
-    response: Response
-    offered: bool
-    """It holds an offer of ours: the ACK holds the answer."""
-    interval_s: float = T1_S
 
 
 class Session:
@@ -86,14 +49,14 @@ class Session:
         """It is down, or about to be: nothing but its BYE is still exchanged."""
         self.is_closed = False
         self._owns_call_id = owns_call_id
-        self._unacknowledged: _Unacknowledged | None = None
+        self._acceptance = Acceptance(self.timed, self._never_acknowledged)
         self._acks: tuple[int, Request, Peer] | None = None
         self._offering = False
         self._glares = 0
-        self._interval: SessionInterval | None = None
         self._bye_wanted: str | None = None
         self._held = False
-        self._peer_allows: frozenset[str] = frozenset()
+        self.peer_allows: frozenset[str] = frozenset()
+        self.refreshing = Refreshing(self)
         self._transferring = Transferring(self)
 
     # --- what the application asks --------------------------------------------------------------------------------
@@ -105,14 +68,14 @@ class Session:
         self.over = True
         self._transferring.give_up()
         self.timed.stop("refresh", "glare", "expiry")
-        if self._unacknowledged is not None and not self.is_established:
+        if self._acceptance.is_open and not self.is_established:
             self._bye_wanted = reason
         else:
             self._bye(reason)
 
     def reoffer(self, done: Done) -> None:
         """Offer anew what the media now wants (hold, resume). ``done`` is told how it went."""
-        if self.over or self.sdp is None or self._offering or self._unacknowledged is not None:
+        if self.over or self.sdp is None or self._offering or self._acceptance.is_open:
             done(Outcome(491, "another offer is open"))
             return
         self._glares = 0
@@ -127,7 +90,8 @@ class Session:
     def receive(self, request: Request, transaction: ServerTransaction, source: Peer) -> None:
         """A request in the dialog, not an ACK."""
         if not self.dialog.takes(request.cseq[0]):
-            return self.respond(transaction, 500, headers=[("warning", '399 offhook "CSeq out of order"')])
+            self.respond(transaction, 500, headers=[("warning", '399 offhook "CSeq out of order"')])
+            return
         self.dialog.source = source
         match request.method:
             case "BYE":
@@ -150,24 +114,22 @@ class Session:
 
     def acknowledged(self, request: Request, source: Peer) -> None:
         """An ACK of a 2xx."""
-        waiting = self._unacknowledged
-        if waiting is None or request.cseq[0] != waiting.seq:
-            return None
-        self._unacknowledged = None
-        self.timed.stop("2xx", "no ACK")
+        if not self._acceptance.acknowledged(request.cseq[0]):
+            return
         self.dialog.source = source
         first = not self.is_established
         self.is_established = True
         if self._bye_wanted is not None:
-            return self._bye(self._bye_wanted)
+            self._bye(self._bye_wanted)
+            return
         if self.over:
-            return None
-        if waiting.offered:
+            return
+        if self._acceptance.offered:
             try:
                 self._accept(request)
             except BadSdp as error:
                 self.fail("bad_media", str(error))
-                return None
+                return
         if first:
             self.events.established()
 
@@ -204,23 +166,27 @@ class Session:
 
     def _offered(self, request: Request, transaction: ServerTransaction, source: Peer) -> None:
         """re-INVITE or UPDATE: a new offer (hold, resume, another address), or only a sign of life."""
-        if self._unacknowledged is not None or not self._may_change(request):
-            return self.respond(transaction, 500, headers=[("retry-after", str(self.ua.random_below(10)))])
+        if self._acceptance.is_open or not self._may_change(request):
+            self.respond(transaction, 500, headers=[("retry-after", str(self.ua.random_below(10)))])
+            return
         if self._offering:
-            return self.respond(transaction, 491)
+            self.respond(transaction, 491)
+            return
         try:
             interval = session_timer.of_request(request.headers, ours_s=self.ua.session_expires_s)
             self.dialog.refresh_target(request, source)
             offer = self.ua.sdp_of(request)
             body = self._reply_to(offer, request.method)
         except IntervalTooSmall as error:
-            return self.respond(transaction, 422, headers=[("min-se", str(error.min_se_s))])
+            self.respond(transaction, 422, headers=[("min-se", str(error.min_se_s))])
+            return
         except BadSyntax:
-            return self.respond(transaction, 400)
+            self.respond(transaction, 400)
+            return
         except BadSdp as error:
-            return self.respond(transaction, error.status, headers=self.ua.why(error))
-        if interval is not None:
-            self.keep_alive(interval, ours="uas")
+            self.respond(transaction, error.status, headers=self.ua.why(error))
+            return
+        self.refreshing.keep(interval, ours="uas")
         headers = [*self.session_headers(request, interval)]
         if request.method == "INVITE":
             self.accept_invite(transaction, headers, body, offered=offer is None)
@@ -232,32 +198,20 @@ class Session:
         return self.is_established or (request.method == "UPDATE" and not request.body)
 
     def _reply_to(self, offer: str | None, method: str) -> str:
+        if offer is None and method == "UPDATE":
+            return ""  # only a sign of life
         assert self.sdp is not None
-        if offer is not None:
-            return self.sdp.answer(offer)
-        return self.sdp.offer() if method == "INVITE" else ""
+        return self.sdp.offer() if offer is None else self.sdp.answer(offer)
 
     def accept_invite(
         self, transaction: ServerTransaction, headers: list[tuple[str, str]], body: str, *, offered: bool
     ) -> None:
-        """The 200, repeated until its ACK comes, over any transport; without one the call is ended (13.3.1.4)."""
+        """The 200."""
         request = transaction.request
         response = answer(request, 200, to_tag=self.dialog.local_tag, headers=headers, body=body.encode())
-        self._unacknowledged = _Unacknowledged(request.cseq[0], transaction, response, offered)
-        transaction.respond(response)
-        self.timed.start("2xx", T1_S, self._repeat_2xx)
-        self.timed.start("no ACK", TIMEOUT_S, self._never_acknowledged)
-
-    def _repeat_2xx(self) -> None:
-        waiting = self._unacknowledged
-        assert waiting is not None
-        waiting.transaction.respond(waiting.response)
-        waiting.interval_s = min(2 * waiting.interval_s, T2_S)
-        self.timed.start("2xx", waiting.interval_s, self._repeat_2xx)
+        self._acceptance.begin(transaction, response, offered=offered)
 
     def _never_acknowledged(self) -> None:
-        self.timed.stop("2xx")
-        self._unacknowledged = None
         if self._bye_wanted is not None:
             self._bye(self._bye_wanted)
         else:
@@ -285,22 +239,22 @@ class Session:
             self.fail("connection_lost", "no answer")
             done(Outcome(408))
 
-        headers = [("allow", ALLOW), ("supported", SUPPORTED), *self._refresh_headers()]
+        headers = [("allow", ALLOW), ("supported", SUPPORTED), *self.refreshing.headers()]
         self.request("INVITE", answered, timed_out, headers=headers, body=offer)
 
     def _answered_offer(self, response: Response, done: Done) -> None:
         if self.over:
-            return done(Outcome(487))
+            done(Outcome(487))
+            return
         try:
             self._accept(response)
         except BadSdp as error:
             self.fail("bad_media", str(error))
-            return done(Outcome(488, str(error)))
-        interval = session_timer.of_response(response.headers)
-        if interval is not None:
-            self.keep_alive(interval, ours="uac")
+            done(Outcome(488, str(error)))
+            return
+        self.refreshing.keep(session_timer.of_response(response.headers), ours="uac")
         self._tell_hold()
-        return done(Outcome(response.status))
+        done(Outcome(response.status))
 
     def _offer_refused(self, response: Response, done: Done) -> None:
         if response.status == 491 and self._glares < MAX_GLARES and not self.over:
@@ -354,69 +308,31 @@ class Session:
 
     def learn(self, message: Request | Response) -> None:
         """What the peer says that it can do."""
-        self._peer_allows = message.headers.tokens("allow")
+        self.peer_allows = message.headers.tokens("allow")
 
     @property
     def takes_refer(self) -> bool:
         """Peers that do not say what they allow are asked."""
-        return not self._peer_allows or "refer" in self._peer_allows
-
-    def keep_alive(self, interval: SessionInterval, *, ours: Role) -> None:
-        """``ours``: which of the two we were when it was agreed."""
-        self.timed.stop("refresh", "expiry")
-        self._interval = interval
-        if interval.refresher == ours:
-            self.timed.start("refresh", interval.refresh_after_s, self._refresh)
-        else:
-            self.timed.start("expiry", interval.give_up_after_s, lambda: self.fail("connection_lost", "expired"))
-
-    def _refresh_headers(self) -> list[tuple[str, str]]:
-        interval = self._interval
-        return [] if interval is None else [("session-expires", f"{interval.interval_s};refresher=uac")]
-
-    def _refresh(self) -> None:
-        """A sign of life of ours: UPDATE where it is known, else the offer once more."""
-        if "update" not in self._peer_allows:
-            return self.reoffer(self._refreshed)
-
-        def answered(response: Response) -> None:
-            if response.status < 200 or self.over:
-                return
-            interval = session_timer.of_response(response.headers) if response.status < 300 else None
-            if interval is not None:
-                self.keep_alive(interval, ours="uac")
-            else:
-                self._refreshed(Outcome(response.status))
-
-        self.request(
-            "UPDATE",
-            answered,
-            lambda: self.fail("connection_lost", "no answer"),
-            headers=[("supported", SUPPORTED), *self._refresh_headers()],
-        )
-        return None
-
-    def _refreshed(self, outcome: Outcome) -> None:
-        """A 2xx without Session-Expires, or a refusal: ask again after the same time, unless the call is unknown."""
-        if outcome.status in {408, 481}:
-            self.fail("connection_lost", "dialog lost")
-        elif not self.over and self._interval is not None:
-            self.timed.start("refresh", self._interval.refresh_after_s, self._refresh)
+        return not self.peer_allows or "refer" in self.peer_allows
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
     def _informed(self, request: Request, transaction: ServerTransaction) -> None:
         if request.headers.get("info-package"):
-            return self.respond(transaction, 469, headers=[("recv-info", "")])
+            self.respond(transaction, 469, headers=[("recv-info", "")])
+            return
         if not request.body:
-            return self.respond(transaction, 200)
+            self.respond(transaction, 200)
+            return
         if request.content_type not in info.DTMF_TYPES:
-            return self.respond(transaction, 415, headers=[("accept", ", ".join(info.DTMF_TYPES))])
+            self.respond(transaction, 415, headers=[("accept", ", ".join(info.DTMF_TYPES))])
+            return
         key = info.key_of(request.content_type, request.body)
         if key is None:
-            return self.respond(transaction, 400)
+            self.respond(transaction, 400)
+            return
         self.respond(transaction, 200)
-        return self.events.dtmf(key)
+        self.events.dtmf(key)
 
     def request(
         self,
@@ -467,6 +383,6 @@ class Session:
         self.over = self.is_closed = True
         self._transferring.give_up()
         self.timed.stop()
-        self._unacknowledged = None
+        self._acceptance.drop()
         self.ua.forget(self)
         self.events.closed()

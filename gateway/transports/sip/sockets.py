@@ -11,8 +11,8 @@ import itertools
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 import structlog
 
@@ -158,8 +158,8 @@ class Sockets:
         for data in opening.waiting:
             connection.send(data)
 
-    def _start(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work, name="sip socket")  # type: ignore[arg-type]
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="sip socket")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

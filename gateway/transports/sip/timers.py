@@ -70,7 +70,12 @@ class NamedTimers:
     def start(self, name: str, delay_s: float, action: Callable[[], None]) -> None:
         """In place of the one that has the name."""
         self.stop(name)
-        self._running[name] = self._timers.after(delay_s, action)
+
+        def run() -> None:
+            del self._running[name]
+            action()
+
+        self._running[name] = self._timers.after(delay_s, run)
 
     def stop(self, *names: str) -> None:
         """Those; without a name all. Such as do not run are fine."""
@@ -78,3 +83,7 @@ class NamedTimers:
             timer = self._running.pop(name, None)
             if timer is not None:
                 timer.cancel()
+
+    def runs(self, *names: str) -> bool:
+        """Whether one of these does."""
+        return any(name in self._running for name in names)

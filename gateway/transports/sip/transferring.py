@@ -28,7 +28,8 @@ class Transferring:
     def begin(self, target: str, done: Done) -> None:
         session = self._session
         if session.over or not session.is_established or self._done is not None:
-            return done(Outcome(491, "a transfer is open"))
+            done(Outcome(491, "a transfer is open"))
+            return
         self._done, self._accepted = done, False
         session.timed.start("transfer", TRANSFER_S, lambda: self._finish(408, "the target did not answer"))
 
@@ -39,23 +40,23 @@ class Transferring:
                 self._finish(response.status, response.reason)
 
         headers = [("refer-to", f"<{target}>"), ("referred-by", f"<{session.dialog.local_uri}>")]
-        return session.request("REFER", answered, lambda: self._finish(408, ""), headers=headers)
+        session.request("REFER", answered, lambda: self._finish(408, ""), headers=headers)
 
     def notified(self, request: Request, transaction: ServerTransaction) -> None:
         """What comes of it. NOTIFY may be faster than the answer to REFER."""
         event = request.headers.get("event").partition(";")[0].strip().lower()
         if event != "refer":
-            return self._session.respond(transaction, 489, headers=[("allow-events", "refer")])
+            self._session.respond(transaction, 489, headers=[("allow-events", "refer")])
+            return
         self._session.respond(transaction, 200)
         if self._done is None:
-            return None
+            return
         self._accepted = True
         found = re.match(r"SIP/2\.0[ \t]+([1-6]\d\d)[ \t]*([^\r\n]{0,80})", request.body[:256].decode("latin-1"))
         if found is not None and request.content_type == SIPFRAG and int(found[1]) >= 200:
             self._finish(int(found[1]), found[2])
         elif request.headers.get("subscription-state").partition(";")[0].strip().lower() == "terminated":
             self._finish(500, "the peer says no more of it")
-        return None
 
     def hung_up(self) -> None:
         """The peer hung up: after it took the REFER, that is how many say that they are done."""

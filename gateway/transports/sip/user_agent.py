@@ -19,7 +19,8 @@ from gateway.transports.sip.digest import Credentials
 from gateway.transports.sip.incoming import IncomingSession, begin_incoming
 from gateway.transports.sip.message import BRANCH_COOKIE, Malformed, Request, Response, answer, note_source, parse
 from gateway.transports.sip.sdp import BadSdp
-from gateway.transports.sip.session import ALLOW, SDP, SUPPORTED, Session, SessionEvents
+from gateway.transports.sip.session import ALLOW, SDP, SUPPORTED, Session
+from gateway.transports.sip.session_events import SessionEvents
 from gateway.transports.sip.session_timer import IntervalTooSmall
 from gateway.transports.sip.timers import Timers
 from gateway.transports.sip.transaction import (
@@ -199,57 +200,65 @@ class UserAgent:
 
     def _received(self, request: Request, source: Peer) -> None:
         if request.method == "ACK":
-            return self._acknowledged(request, source)
+            self._acknowledged(request, source)
+            return
         known = self.transactions.find_server(request)
         if known is not None:
-            return known.repeated()
+            known.repeated()
+            return
         if request.method == "CANCEL":
-            return self._cancelled(request, source)
+            self._cancelled(request, source)
+            return
         tag = request.to.tag
         if tag:
-            return self._in_dialog(request, tag, source)
-        return self._out_of_dialog(request, source)
+            self._in_dialog(request, tag, source)
+            return
+        self._out_of_dialog(request, source)
 
     def _acknowledged(self, request: Request, source: Peer) -> None:
         transaction = self.transactions.find_server(request, method="INVITE")
         if transaction is not None and transaction.state is not State.ACCEPTED:
-            return transaction.acknowledged()
+            transaction.acknowledged()
+            return
         session = self._session_of(request, request.to.tag)
         if session is None:
-            return self.count("sip_stray_acks")
-        return session.acknowledged(request, source)
+            self.count("sip_stray_acks")
+            return
+        session.acknowledged(request, source)
 
     def _cancelled(self, request: Request, source: Peer) -> None:
         invite = self.transactions.find_server(request, method="INVITE")
-        transaction = self.transactions.begin_server(request, source)
-        session = self._called_by(invite)
         if invite is None:
-            return transaction.respond(answer(request, 481, to_tag=self._tag_for(request)))
+            self._reply(request, source, 481)
+            return
+        session = self._called_by(invite)
+        transaction = self.transactions.begin_server(request, source)
         tag = session.dialog.local_tag if session is not None else self._tag_for(invite.request)
         transaction.respond(answer(request, 200, to_tag=tag))
         if session is not None:
             session.cancelled()
-        return None
 
-    def _called_by(self, invite: ServerTransaction | None) -> IncomingSession | None:
+    def _called_by(self, invite: ServerTransaction) -> IncomingSession | None:
         return next(
             (
                 session
                 for session in self.sessions.values()
-                if isinstance(session, IncomingSession) and invite is not None and session.invite is invite.request
+                if isinstance(session, IncomingSession) and session.invite is invite.request
             ),
             None,
         )
 
     def _in_dialog(self, request: Request, tag: str, source: Peer) -> None:
         session = self._session_of(request, tag)
-        transaction = self.transactions.begin_server(request, source)
         if session is None:
-            return transaction.respond(answer(request, 481))
+            self._reply(request, source, 481)
+            return
+        transaction = self.transactions.begin_server(request, source)
         unknown = request.headers.tokens("require") - EXTENSIONS
         if unknown:
-            return transaction.respond(answer(request, 420, headers=[("unsupported", ", ".join(sorted(unknown)))]))
-        return session.receive(request, transaction, source)
+            transaction.respond(answer(request, 420, headers=[("unsupported", ", ".join(sorted(unknown)))]))
+            return
+        session.receive(request, transaction, source)
 
     def _session_of(self, request: Request, tag: str) -> Session | None:
         session = self.sessions.get((request.call_id, tag))
@@ -261,18 +270,23 @@ class UserAgent:
         verdict = self._app.judge(request, source)
         match verdict:
             case "drop":
-                return self.count("sip_dropped")
+                self.count("sip_dropped")
+                return
             case "challenge" | "stale":
                 headers = self._app.challenges(verdict == "stale")
-                return self._reply(request, source, 401, headers)
+                self._reply(request, source, 401, headers)
+                return
             case "forbid":
-                return self._reply(request, source, 403)
+                self._reply(request, source, 403)
+                return
         refusal = self._refusal(request)
         if refusal is not None:
-            return self._reply(request, source, *refusal)
+            self._reply(request, source, *refusal)
+            return
         if request.method == "OPTIONS":
-            return self._optioned(request, source)
-        return self._invited(request, source)
+            self._optioned(request, source)
+            return
+        self._invited(request, source)
 
     def _refusal(self, request: Request) -> tuple[int, list[tuple[str, str]]] | None:
         """What of a request outside of a call cannot be taken (8.2.1 to 8.2.3)."""
@@ -298,36 +312,38 @@ class UserAgent:
     def _optioned(self, request: Request, source: Peer) -> None:
         why_not = self._app.unready()
         if why_not is None:
-            return self._reply(request, source, 200, self.capabilities())
-        return self._reply(request, source, 503, [("retry-after", "10"), *self.capabilities()])
+            self._reply(request, source, 200, self.capabilities())
+            return
+        self._reply(request, source, 503, [("retry-after", "10"), *self.capabilities()])
 
     def _invited(self, request: Request, source: Peer) -> None:
         if len(self.sessions) >= MAX_SESSIONS:
-            return self._reply(request, source, 503, [("retry-after", "10")])
+            self._reply(request, source, 503, [("retry-after", "10")])
+            return
         transaction = self.transactions.begin_server(request, source)
         transaction.respond(answer(request, 100))
         try:
             session = begin_incoming(self, transaction, source, _NOBODY)
         except BadSyntax as error:
-            return transaction.respond(answer(request, 400, to_tag=self.new_tag(), reason=f"Bad Request ({error})"))
+            transaction.respond(answer(request, 400, to_tag=self.new_tag(), reason=f"Bad Request ({error})"))
+            return
         except BadSdp as error:
-            return transaction.respond(answer(request, error.status, to_tag=self.new_tag(), headers=self.why(error)))
+            transaction.respond(answer(request, error.status, to_tag=self.new_tag(), headers=self.why(error)))
+            return
         except IntervalTooSmall as error:
             headers = [("min-se", str(error.min_se_s))]
-            return transaction.respond(answer(request, 422, to_tag=self.new_tag(), headers=headers))
+            transaction.respond(answer(request, 422, to_tag=self.new_tag(), headers=headers))
+            return
         self._invites[_identity(request)] = request.via.branch
         self.register(session)
         session.events = self._app.invited(session)
-        return None
 
     def _reply(self, request: Request, source: Peer, status: int, headers: list[tuple[str, str]] | None = None) -> None:
-        """A final answer outside of a call. Without a transaction where nothing is to be repeated: refusals of INVITE
-        to strangers must cost no memory, and their tag is always the same (8.2.7)."""
-        response = answer(request, status, to_tag=self._tag_for(request), headers=headers or [])
-        if request.method == "INVITE" and status in {401, 403}:
-            self._send_stateless(request, response, source)
-        else:
-            self.transactions.begin_server(request, source).respond(response)
+        """A final answer outside of a call. It is made anew whenever the request is repeated, and comes out the same
+        (8.2.7): what strangers send must cost no memory."""
+        self._send_stateless(
+            request, answer(request, status, to_tag=self._tag_for(request), headers=headers or []), source
+        )
 
     def _refuse(self, request: Request, source: Peer, status: int, *, reason: str) -> None:
         """A message that could not be understood."""
