@@ -65,6 +65,7 @@ class _Slot:
         self._timer = self._loop.call_at(self._began_s + self._number * FRAME_S, self._on_time)
 
     def _on_time(self) -> None:
+        self._timer = None
         now_s, number = self._loop.time(), self._number
         late = int((now_s - self._began_s) / FRAME_S + 1e-6)
         if late > number:
@@ -75,10 +76,8 @@ class _Slot:
             except Exception:  # noqa: BLE001 (one call's defect is not the others')
                 self.ticks.pop(key, None)
                 _log.exception("a call's media broke down")
-        if self.ticks:
+        if self.ticks and self._timer is None:
             self._wait()
-        else:
-            self._timer = None
 
 
 _TICKERS: WeakKeyDictionary[asyncio.AbstractEventLoop, FrameTicker] = WeakKeyDictionary()
