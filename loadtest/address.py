@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from loadtest.call import Transport
+from loadtest.call import CALL_RATE_HZ, PHONE_RATE_HZ, Transport
+from loadtest.phone_address import audiosocket_address, sip_address, twilio_url
 
 CALLS_PATH = "/v1/realtime/calls"
 SECRETS_PATH = "/v1/realtime/client_secrets"
@@ -15,18 +16,24 @@ _TRANSPORTS = {
     "wss": Transport.WEBSOCKET,
     "http": Transport.WEBRTC,
     "https": Transport.WEBRTC,
+    "sip": Transport.SIP,
+    "twilio+ws": Transport.TWILIO,
+    "twilio+wss": Transport.TWILIO,
+    "audiosocket": Transport.AUDIOSOCKET,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class CallAddress:
-    """``url`` is called as it stands."""
+    """``url`` is called as it stands, and the caller's lines are spoken at ``rate_hz``."""
 
     transport: Transport
     url: str
+    rate_hz: int = CALL_RATE_HZ
 
     def beside(self, path: str) -> str:
-        """The HTTP address of another of the server's paths (``/v1/...``), behind the same prefix, if it has one."""
+        """The HTTP address of another of the server's paths (``/v1/...``), behind the same prefix, if it has one; of
+        SIP and AudioSocket there is none."""
         parts = urlsplit(self.url)
         scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
         prefix = parts.path.partition("/v1/")[0] if "/v1/" in parts.path else ""
@@ -37,12 +44,22 @@ def call_address(url: str, agent: str | None) -> CallAddress:
     """``ws`` and ``wss`` mean the WebSocket, ``http`` and ``https`` WebRTC; ``agent`` joins the query.
 
     A WebRTC address may be the server's (``http://host:8080``), that of its API (``.../v1``, ``.../v1/realtime``) or
-    the whole of it (``.../v1/realtime/calls``). Raises :class:`ValueError`.
+    the whole of it (``.../v1/realtime/calls``). Of phones: ``sip:agent@host:port``, ``twilio+ws://host/path``,
+    ``audiosocket://host:port`` (:mod:`loadtest.phone_address`). Raises :class:`ValueError`.
     """
     parts = urlsplit(url)
     transport = _TRANSPORTS.get(parts.scheme)
+    match transport:
+        case Transport.SIP:
+            return CallAddress(transport, str(sip_address(url, agent).target), PHONE_RATE_HZ)
+        case Transport.TWILIO:
+            return CallAddress(transport, twilio_url(url), PHONE_RATE_HZ)
+        case Transport.AUDIOSOCKET:
+            if agent is not None:
+                raise ValueError("AudioSocket names no agent: its UUID says whose call it is")
+            return CallAddress(transport, url, audiosocket_address(url).rate_hz)
     if transport is None or not parts.hostname or parts.port == 0:  # asking for a port that is none raises
-        raise ValueError(f"not a ws://, wss://, http:// or https:// URL: {url}")
+        raise ValueError(f"not a {_known()} URL: {url}")
     path = parts.path if transport is Transport.WEBSOCKET else _calls_path(parts.path)
     query = parse_qsl(parts.query, keep_blank_values=True)
     if agent is not None:
@@ -61,3 +78,8 @@ def _calls_path(path: str) -> str:
         if path.endswith(known):
             return path.removesuffix(known) + CALLS_PATH
     return path + CALLS_PATH
+
+
+def _known() -> str:
+    names = [f"{scheme}:" if scheme == "sip" else f"{scheme}://" for scheme in _TRANSPORTS]
+    return f"{', '.join(names[:-1])} or {names[-1]}"

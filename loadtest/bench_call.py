@@ -22,6 +22,7 @@ import numpy as np
 import typer
 
 from loadtest.address import call_address
+from loadtest.call import Transport
 from loadtest.command import CallOptions, CallUsageError, Say, place_call
 from loadtest.script import Patience
 
@@ -167,9 +168,11 @@ def parse_variant(text: str) -> Variant:
     if not name or not equals:
         raise typer.BadParameter(f"not NAME=URL: {text}")
     try:
-        call_address(url, None)
+        transport = call_address(url, None).transport
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if transport not in (Transport.WEBSOCKET, Transport.WEBRTC):
+        raise typer.BadParameter(f"the gateway's record of a {transport} call is not known by its id: {text}")
     return Variant(name, url)
 
 

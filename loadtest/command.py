@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +17,13 @@ import typer
 from typer.core import TyperCommand
 
 from loadtest.address import CallAddress, call_address
-from loadtest.call import CALL_RATE_HZ, SLOT_SAMPLES, CallPlan, CallTape, MediaRoute, Transport
+from loadtest.call import SLOT_MS, CallPlan, CallTape, MediaRoute, PhoneOptions, Transport
 from loadtest.hearing import hear_spans, open_hearing
 from loadtest.measure import Span, TurnTiming, measure_turns, voiced_spans
 from loadtest.placing import place_planned_call
 from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
-from loadtest.script import Patience, Turn
+from loadtest.script import Patience, Turn, press
+from loadtest.sip.sdp import CODECS
 from loadtest.voice import DEFAULT_VOICE, VoiceError, read_line, say_line
 from streaming.audio.opus import OpusUnavailable
 from streaming.audio.wav import encode_wav
@@ -44,14 +45,19 @@ class PlayWav:
     path: Path
 
 
-Line = Say | PlayWav
+@dataclass(frozen=True, slots=True)
+class Press:
+    keys: str
+
+
+Line = Say | PlayWav | Press
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
     """One call. The barge-in, if any, cuts the answer to the first line, or the greeting if there are no lines; it is a
     turn of its own. ``hearing_model`` is asked (off the loop, after the call) for a CTranslate2 Whisper directory.
-    ``ephemeral`` and ``route`` are those of :class:`~loadtest.call.CallPlan`."""
+    ``ephemeral``, ``route`` and ``phone`` are those of :class:`~loadtest.call.CallPlan`."""
 
     url: str
     lines: tuple[Line, ...] = ()
@@ -66,6 +72,7 @@ class CallOptions:
     patience: Patience | None = None
     ephemeral: bool = False
     route: MediaRoute | None = None
+    phone: PhoneOptions = field(default_factory=PhoneOptions)
 
 
 async def place_call(options: CallOptions) -> CallReport:
@@ -82,11 +89,17 @@ async def place_call(options: CallOptions) -> CallReport:
         raise CallUsageError(f"cannot record to {options.record}: no such folder")
     try:
         address = call_address(options.url, options.agent)
-        turns = await asyncio.to_thread(_turns, options)
+        turns = await asyncio.to_thread(_turns, options, address.rate_hz)
     except (VoiceError, ValueError) as error:
         raise CallUsageError(str(error)) from error
     if options.ephemeral and address.transport is not Transport.WEBRTC:
         raise CallUsageError("a client secret is what browsers call with: --ephemeral goes with http:// or https://")
+    if address.transport in (Transport.WEBSOCKET, Transport.WEBRTC) and any(turn.keys for turn in turns):
+        raise CallUsageError(
+            "the Realtime protocol has no keys: --press goes with sip:, twilio+ws:// or audiosocket://"
+        )
+    if options.phone.codec not in (None, *CODECS):
+        raise CallUsageError(f"a codec is {' or '.join(CODECS)}")
     plan = CallPlan(
         options.url,
         turns,
@@ -96,6 +109,8 @@ async def place_call(options: CallOptions) -> CallReport:
         patience=options.patience,
         ephemeral=options.ephemeral,
         route=options.route,
+        rate_hz=address.rate_hz,
+        phone=options.phone,
     )
     try:
         tape = await place_planned_call(plan)
@@ -107,38 +122,40 @@ async def place_call(options: CallOptions) -> CallReport:
         raise CallUsageError(f"cannot write the recording: {error}") from error
 
 
-def _turns(options: CallOptions) -> tuple[Turn, ...]:
-    turns = [_turn(line, options.voice) for line in options.lines]
+def _turns(options: CallOptions, rate_hz: int) -> tuple[Turn, ...]:
+    turns = [_turn(line, options.voice, rate_hz) for line in options.lines]
     if options.barge_in_text is not None:
-        cut = _turn(Say(options.barge_in_text), options.voice, options.barge_in_after_ms)
+        cut = _turn(Say(options.barge_in_text), options.voice, rate_hz, options.barge_in_after_ms)
         turns.insert(min(1, len(turns)), cut)
     return tuple(turns)
 
 
-def _turn(line: Line, voice: str, barge_in_after_ms: float | None = None) -> Turn:
+def _turn(line: Line, voice: str, rate_hz: int, barge_in_after_ms: float | None = None) -> Turn:
     match line:
         case Say(text):
-            pcm = say_line(text, CALL_RATE_HZ, voice)
+            pcm = say_line(text, rate_hz, voice)
         case PlayWav(path):
-            pcm = read_line(path, CALL_RATE_HZ)
+            pcm = read_line(path, rate_hz)
+        case Press(keys):
+            return press(keys, barge_in_after_ms)
     said = line.text if isinstance(line, Say) else None
-    return Turn(said, pcm, len(pcm) * 1000 / CALL_RATE_HZ, barge_in_after_ms)
+    return Turn(said, pcm, len(pcm) * 1000 / rate_hz, barge_in_after_ms)
 
 
 def _report(options: CallOptions, address: CallAddress, turns: Sequence[Turn], tape: CallTape) -> CallReport:
     recording = None
     if options.record is not None and tape.setup_ms is not None:
-        options.record.write_bytes(encode_wav([tape.caller, tape.agent], CALL_RATE_HZ))
+        options.record.write_bytes(encode_wav([tape.caller, tape.agent], tape.rate_hz))
         recording = str(options.record)
-    timings = measure_turns(tape.caller, tape.agent, CALL_RATE_HZ, tape.marks)
+    timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks)
     greeting = Span(0, timings[0].agent.start if timings else len(tape.agent))
     heard: list[str | None] = [None] * (len(timings) + 1)
     if options.hearing_model is not None and len(tape.agent):
         hearing = open_hearing(options.hearing_model())
         if hearing is not None:
             spans = [greeting, *(timing.agent for timing in timings)]
-            heard = hear_spans(tape.agent, CALL_RATE_HZ, spans, hearing)
-    greeted = bool(voiced_spans(tape.agent[greeting.start : greeting.end], CALL_RATE_HZ))
+            heard = hear_spans(tape.agent, tape.rate_hz, spans, hearing)
+    greeted = bool(voiced_spans(tape.agent[greeting.start : greeting.end], tape.rate_hz))
     answered = greeted if not turns else any(timing.voice_to_voice_ms is not None for timing in timings)
     first = tape.marks[0].start if tape.marks else len(tape.agent)
     return CallReport(
@@ -158,6 +175,9 @@ def _report(options: CallOptions, address: CallAddress, turns: Sequence[Turn], t
         called=address.url,
         setup=tape.setup,
         media=tape.media,
+        buffer=tape.buffer,
+        keys_heard=tape.log.keys_heard or None,
+        transferred_to=tape.log.transferred_to,
     )
 
 
@@ -172,30 +192,40 @@ def _turn_report(index: int, turn: Turn, timing: TurnTiming, agent_text: str | N
         voice_to_voice_ms=_rounded(timing.voice_to_voice_ms),
         stop_ms=_rounded(timing.stop_ms),
         late_frames=_late(tape, start, end),
+        pressed_keys=turn.keys or None,
     )
 
 
 def _late(tape: CallTape, start: int, end: int) -> int:
-    return sum(start <= slot * SLOT_SAMPLES < end for slot in tape.late_slots)
+    samples = tape.rate_hz * SLOT_MS // 1000
+    return sum(start <= slot * samples < end for slot in tape.late_slots)
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
 
 
+_LINE_OPTIONS: dict[str, Callable[[str], Line]] = {"say": Say, "wav": lambda path: PlayWav(Path(path)), "press": Press}
+
+
 class OrderedLines(TyperCommand):
-    """Keeps the order of ``--say`` and ``--wav`` among each other, which option parsing loses: it collects each
-    option's values by itself. The parser does tell the order of its options, one entry an occurrence."""
+    """Keeps the order of ``--say``, ``--wav`` and ``--press`` among each other, which option parsing loses: it collects
+    each option's values by itself. The parser does tell the order of its options, one entry an occurrence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         values, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        rest = {name: iter(values.get(name) or ()) for name in ("say", "wav")}
+        rest = {name: iter(values.get(name) or ()) for name in _LINE_OPTIONS}
         ctx.meta[_LINES_KEY] = tuple(
-            Say(next(rest["say"])) if option.name == "say" else PlayWav(Path(next(rest["wav"])))
-            for option in order
-            if option.name in rest
+            _LINE_OPTIONS[option.name](next(rest[option.name])) for option in order if option.name in rest
         )
         return super().parse_args(ctx, args)
+
+
+def _parameters(pairs: Sequence[str]) -> dict[str, str]:
+    parameters = dict(pair.partition("=")[::2] for pair in pairs)
+    if "" in parameters or any("=" not in pair for pair in pairs):
+        raise typer.BadParameter("a parameter is NAME=VALUE")
+    return parameters
 
 
 def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None]) -> None:
@@ -206,10 +236,16 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
         ctx: typer.Context,
         url: Annotated[
             str,
-            typer.Argument(help="ws:// or wss:// address of a Realtime endpoint, or http:// or https:// for WebRTC."),
+            typer.Argument(
+                help="ws:// or wss:// address of a Realtime endpoint, http:// or https:// for WebRTC; of phones "
+                "sip:agent@host:port (or ;transport=tcp), twilio+ws://host/path, audiosocket://host:port/UUID."
+            ),
         ],
         say: Annotated[list[str] | None, typer.Option(help="Say this; may be given several times.")] = None,
         wav: Annotated[list[Path] | None, typer.Option(help="Play this WAV; may be given several times.")] = None,
+        press: Annotated[
+            list[str] | None, typer.Option(help="Press these keys (phones); may be given several times.")
+        ] = None,
         agent: Annotated[str | None, typer.Option(help="The agent to ask for.")] = None,
         key: Annotated[str | None, typer.Option(envvar="OFFHOOK_KEY", help="Bearer key.")] = None,
         ephemeral: Annotated[
@@ -225,6 +261,21 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
         voice: Annotated[
             str, typer.Option(help="Which voice speaks the shipped lines: slt, rms or awb.")
         ] = DEFAULT_VOICE,
+        caller: Annotated[str | None, typer.Option(help="The number that calls (phones).")] = None,
+        user: Annotated[str | None, typer.Option(help="SIP: who answers a challenge (default: the caller).")] = None,
+        password: Annotated[
+            str | None, typer.Option(envvar="OFFHOOK_SIP_PASSWORD", help="SIP: answers a challenge.")
+        ] = None,
+        codec: Annotated[str | None, typer.Option(help="SIP: offer pcmu or pcma only.")] = None,
+        parameter: Annotated[
+            list[str] | None, typer.Option(help="Twilio: NAME=VALUE of the stream; may be given several times.")
+        ] = None,
+        auth_token: Annotated[
+            str | None, typer.Option(envvar="TWILIO_AUTH_TOKEN", help="Twilio: signs the stream's upgrade.")
+        ] = None,
+        signed_url: Annotated[
+            str | None, typer.Option(help="Twilio: the public address that is signed, if it is not the one called.")
+        ] = None,
     ) -> None:
         """Call an agent, speak to it in real time, and report what was heard and how fast."""
         if barge_in_after is not None and barge_in_say is None:
@@ -241,6 +292,7 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
             voice=voice,
             hearing_model=hearing_model,
             ephemeral=ephemeral,
+            phone=PhoneOptions(caller, user, password, codec, _parameters(parameter or ()), auth_token, signed_url),
         )
         try:
             report = asyncio.run(place_call(options))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from loadtest.address import CallAddress, call_address
+from loadtest.audiosocket_call import dial_audiosocket
 from loadtest.call import CallOver, CallPlan, CallTape, Transport, Wire, no_call
 from loadtest.holding import hold_call
+from loadtest.phone_address import audiosocket_address, sip_address
+from loadtest.sip_call import dial_sip
+from loadtest.twilio_call import dial_twilio
 from loadtest.websocket_call import dial_websocket
 
 
@@ -26,5 +30,11 @@ async def _dial(plan: CallPlan, address: CallAddress) -> Wire:
             from loadtest.webrtc_call import dial_webrtc  # aiortc takes half a second to import
 
             return await dial_webrtc(plan, address)
-        case _:
+        case Transport.SIP:
+            return await dial_sip(plan, sip_address(plan.url, plan.agent))
+        case Transport.TWILIO:
+            return await dial_twilio(plan, address.url)
+        case Transport.AUDIOSOCKET:
+            return await dial_audiosocket(plan, audiosocket_address(plan.url))
+        case Transport.WEBSOCKET:
             return await dial_websocket(plan, address.url)

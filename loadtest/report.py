@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import msgspec
 
-_TRANSPORT_NAMES = {"websocket": "WebSocket", "webrtc": "WebRTC"}
+_TRANSPORT_NAMES = {
+    "websocket": "WebSocket",
+    "webrtc": "WebRTC",
+    "sip": "SIP",
+    "twilio": "Twilio Media Streams",
+    "audiosocket": "AudioSocket",
+}
 
 
 class TurnReport(msgspec.Struct, frozen=True):
@@ -29,6 +35,8 @@ class TurnReport(msgspec.Struct, frozen=True):
     """Interruptions: the caller's onset to the agent's last voiced sample before silence; null if it was silent."""
     late_frames: int
     """20 ms playout slots missed in this turn."""
+    pressed_keys: str | None = None
+    """Null where the caller spoke."""
 
 
 class GreetingReport(msgspec.Struct, frozen=True):
@@ -40,15 +48,21 @@ class GreetingReport(msgspec.Struct, frozen=True):
 
 
 class SetupReport(msgspec.Struct, frozen=True):
-    """Where the time of a WebRTC call's set-up went: ms after the offer was posted; null for what never came."""
+    """Where the time of a call's set-up went: ms after the first attempt (WebRTC: after the offer was posted); null for
+    what never came, or is no step of the transport."""
 
     answered_ms: float | None
-    """The answer was there."""
+    """The answer was there: of HTTP, of SIP (200), of the upgrade or the TCP connection."""
     connected_ms: float | None
-    """ICE and DTLS were through."""
+    """WebRTC: ICE and DTLS were through."""
     channel_open_ms: float | None
+    """WebRTC."""
     first_audio_ms: float | None
-    """The first RTP packet came."""
+    """The first audio came."""
+    trying_ms: float | None = None
+    """SIP: the first response."""
+    ringing_ms: float | None = None
+    """SIP: 180 or another response of progress."""
 
 
 class MediaReport(msgspec.Struct, frozen=True):
@@ -85,7 +99,8 @@ class CallReport(msgspec.Struct, frozen=True):
     answered: bool
     """The agent was heard to answer the caller (with no turns: to greet)."""
     setup_ms: float | None
-    """From the first connection attempt to ``session.created``; null if it never came."""
+    """From the first connection attempt to ``session.created`` (of phones: until the call was answered, or its stream
+    had begun); null if it never came."""
     end_cause: str
     """hangup, agent_hangup, time_limit, busy, refused, unauthorized, forbidden, not_found, no_media, no_session,
     stalled or connection_lost."""
@@ -94,7 +109,7 @@ class CallReport(msgspec.Struct, frozen=True):
     turns: list[TurnReport]
     greeting: GreetingReport | None
     call_id: str | None
-    """The session's id on the wire."""
+    """The call's id on the wire: the session's, Call-ID, callSid, the UUID."""
     caller_lag_ms: float
     """Worst lateness of the simulated caller itself; distrust times where it is large."""
     errors: list[str]
@@ -102,13 +117,19 @@ class CallReport(msgspec.Struct, frozen=True):
     problem: str | None
     """For a person: why the call failed or ended early."""
     transport: str = "websocket"
-    """websocket or webrtc."""
+    """websocket, webrtc, sip, twilio or audiosocket."""
     called: str | None = None
     """The address that was called."""
     setup: SetupReport | None = None
-    """Null but for WebRTC."""
+    """Null over the WebSocket."""
     media: MediaReport | None = None
-    """Null but for WebRTC."""
+    """Null where there is no RTP."""
+    buffer: BufferReport | None = None
+    """Null but for Twilio and AudioSocket."""
+    keys_heard: str | None = None
+    """The keys that the agent pressed."""
+    transferred_to: str | None = None
+    """Where the agent handed the caller over to; the caller notes it, and calls nobody."""
 
 
 def to_json(report: CallReport) -> str:
@@ -125,12 +146,13 @@ def to_text(report: CallReport) -> str:
     if report.problem:
         lines.append(f"  {report.problem}")
     if report.setup is not None:
-        lines.append(f"set-up  {_steps(report.setup)}")
+        lines.append(f"set-up  {_steps(report.setup, report.transport)}")
     if report.greeting is not None:
         lines.append(f"agent   {_words(report.greeting.agent_text, report.greeting.agent_transcript)}")
     for turn in report.turns:
         heard = "" if turn.heard_text is None else f"   [heard: {turn.heard_text}]"
-        lines.append(f"caller  {turn.said_text or '(recording)'}{heard}")
+        said = turn.said_text or (f"(keys) {turn.pressed_keys}" if turn.pressed_keys else "(recording)")
+        lines.append(f"caller  {said}{heard}")
         lines.append(f"agent   {_words(turn.agent_text, turn.agent_transcript)}")
         times = [f"voice to voice {_ms(turn.voice_to_voice_ms)}"]
         if turn.stop_ms is not None:
@@ -145,6 +167,15 @@ def to_text(report: CallReport) -> str:
             f"media   {media.packets_lost} packets were not there in time ({media.packets_late} came late), "
             f"{media.packets_received} came; {media.concealed_ms} ms concealed"
         )
+    if report.buffer is not None:
+        buffer = report.buffer
+        dropped = f", {buffer.dropped_ms} ms dropped" if buffer.dropped_ms else ""
+        cleared = f", cleared {buffer.clears} times ({buffer.cleared_ms} ms)" if buffer.clears else ""
+        lines.append(f"buffer  up to {buffer.most_queued_ms} ms queued{dropped}{cleared}")
+    if report.keys_heard:
+        lines.append(f"the agent pressed {report.keys_heard}")
+    if report.transferred_to:
+        lines.append(f"transferred to {report.transferred_to}")
     if report.recording:
         lines.append(f"recorded to {report.recording}")
     return "\n".join(lines)
@@ -154,13 +185,13 @@ def _words(heard: str | None, transcript: str | None) -> str:
     return heard or (f"(by its own text) {transcript}" if transcript else "(nothing)")
 
 
-def _steps(setup: SetupReport) -> str:
-    steps = {
-        "answered": setup.answered_ms,
-        "media connected": setup.connected_ms,
-        "channel open": setup.channel_open_ms,
-        "first audio": setup.first_audio_ms,
-    }
+def _steps(setup: SetupReport, transport: str) -> str:
+    steps = {"answered": setup.answered_ms, "first audio": setup.first_audio_ms}
+    if transport == "webrtc":
+        media = {"media connected": setup.connected_ms, "channel open": setup.channel_open_ms}
+        steps = {"answered": setup.answered_ms, **media, "first audio": setup.first_audio_ms}
+    elif transport == "sip":
+        steps = {"first response": setup.trying_ms, "ringing": setup.ringing_ms, **steps}
     return ", ".join(f"{step} after {_ms(at)}" for step, at in steps.items())
 
 

@@ -80,7 +80,7 @@ async def _first_event(connection: ClientConnection) -> ServerEvent:
     except (TimeoutError, msgspec.MsgspecError) as error:
         raise CallOver(EndCause.NO_SESSION, "the server did not begin with session.created") from error
     except ConnectionClosed as closed:
-        raise _closing(closed) from closed
+        raise closing(closed) from closed
     if first.type != "session.created":
         raise CallOver(EndCause.NO_SESSION, f"the server began with {first.type}, not with session.created")
     return first
@@ -112,7 +112,7 @@ class WebSocketWire(RealtimeWire):
         try:
             return await self._connection.recv()
         except ConnectionClosed as closed:
-            raise _closing(closed) from closed
+            raise closing(closed) from closed
 
     async def on_event(self, event: ServerEvent) -> None:
         now_s = self._clock()
@@ -157,12 +157,13 @@ class WebSocketWire(RealtimeWire):
             async with asyncio.timeout(_SEND_S):
                 await self._connection.send(message)
         except ConnectionClosed as closed:
-            raise _closing(closed) from closed
+            raise closing(closed) from closed
         except TimeoutError as error:
             raise CallOver(EndCause.STALLED, "the server stopped reading") from error
 
 
-def _closing(closed: ConnectionClosed) -> CallOver:
+def closing(closed: ConnectionClosed) -> CallOver:
+    """What it means that the server closed the connection."""
     code = closed.rcvd.code if closed.rcvd else None
     reason = f": {closed.rcvd.reason}" if closed.rcvd and closed.rcvd.reason else ""
     match code:

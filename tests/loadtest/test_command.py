@@ -46,6 +46,9 @@ FIELDS = {
     "called",
     "setup",
     "media",
+    "buffer",
+    "keys_heard",
+    "transferred_to",
 }
 TURN_FIELDS = {
     "said_text",
@@ -55,6 +58,7 @@ TURN_FIELDS = {
     "voice_to_voice_ms",
     "stop_ms",
     "late_frames",
+    "pressed_keys",
 }
 
 

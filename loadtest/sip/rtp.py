@@ -1,0 +1,184 @@
+"""The phone's audio: G.711 in RTP (RFC 3550, 3551) and keys as telephone-events (RFC 4733), one socket a call.
+
+Frames are sent as they are handed over, so whoever speaks keeps the time; what comes goes straight to the ear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+from collections.abc import Callable
+
+from loadtest.call import PHONE_RATE_HZ, SLOT_MS, Key, Pcm16
+from loadtest.rtp_playout import RtpPlayout
+from loadtest.sip.sdp import CODECS, EVENT_TYPE, RemoteMedia
+from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
+
+ENCODERS: dict[str, Callable[[Pcm16], bytes]] = {"pcmu": encode_mulaw, "pcma": encode_alaw}
+DECODERS: dict[str, Callable[[bytes], Pcm16]] = {"pcmu": decode_mulaw, "pcma": decode_alaw}
+KEYS = "0123456789*#ABCD"
+"""By event code (RFC 4733 section 3.2)."""
+
+_SLOT_TICKS = PHONE_RATE_HZ * SLOT_MS // 1000
+_HEADER = struct.Struct(">BBHII")
+_EVENT = struct.Struct(">BBH")
+_VOLUME = 10  # dBm0 below, as phones say
+_END_COPIES = 3
+_MAX_EARLY = 100
+_PORT_TRIES = 50
+_FADE = 0.5
+
+
+class G711Decoder:
+    """A :class:`loadtest.rtp_playout.Decoding`. A lost packet is the last one again, each time half as loud."""
+
+    def __init__(self, codec: str) -> None:
+        self._decode = DECODERS[codec]
+        self._last = decode_mulaw(b"\xff" * _SLOT_TICKS)
+        self._gain = 1.0
+
+    def decode(self, payload: bytes) -> Pcm16:
+        if not payload:
+            raise ValueError("an empty packet")
+        self._last, self._gain = self._decode(payload), 1.0
+        return self._last
+
+    def recover(self, samples: int, following: bytes | None) -> Pcm16:
+        self._gain *= _FADE
+        again = (self._last * self._gain).astype(self._last.dtype)
+        return again if len(again) == samples else again.repeat(-(-samples // len(again)))[:samples]
+
+
+class RtpPort(asyncio.DatagramProtocol):
+    """Bound before the call, heard through :attr:`ear` from :meth:`listen` on."""
+
+    def __init__(self, on_first: Callable[[], None], on_key: Callable[[str], None]) -> None:
+        self.ear: RtpPlayout | None = None
+        self.port = 0
+        self.malformed = 0
+        self._on_first = on_first
+        self._on_key = on_key
+        self._clock = asyncio.get_running_loop().time
+        self._transport: asyncio.DatagramTransport | None = None
+        self._closed = asyncio.Event()
+        self._remote: RemoteMedia | None = None
+        self._address: tuple[str, int] = ("", 0)
+        self._ssrc = random.getrandbits(32)
+        self._sequence = random.getrandbits(15)
+        self._timestamp = random.getrandbits(32)
+        self._event_timestamp = 0
+        self._spoke = False
+        self._early: list[tuple[bytes, float]] = []
+        self._their_ssrc: int | None = None
+        self._their_event: int | None = None
+        self._audio: tuple[int, int] | None = None
+        self._silence = b""
+
+    async def open(self, host: str) -> None:
+        """Bind an even port of ``host``. Raises :class:`OSError`."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_PORT_TRIES):
+            bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+            try:
+                bound.bind((host, 0))
+                self.port = bound.getsockname()[1]
+                if self.port % 2 == 0:
+                    await loop.create_datagram_endpoint(lambda: self, sock=bound)
+                    return
+            except OSError:
+                bound.close()
+                raise
+            bound.close()
+        raise OSError("no even port is free")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's is no subclass of asyncio's
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed.set()
+
+    async def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            await self._closed.wait()
+
+    def talk_to(self, remote: RemoteMedia) -> None:
+        """From here on. An address must be numeric: names are resolved before."""
+        self._remote, self._address = remote, (remote.host, remote.port)
+        self._silence = ENCODERS[remote.codec](decode_mulaw(b"\xff" * _SLOT_TICKS))
+
+    def listen(self, origin_s: float, codec: str) -> RtpPlayout:
+        """Hear, what came before included."""
+        decoder = G711Decoder(codec)
+        self.ear = RtpPlayout(origin_s, decoder, rate_hz=PHONE_RATE_HZ, clock_hz=PHONE_RATE_HZ, slot_ms=SLOT_MS)
+        for data, at_s in self._early:
+            self._on_packet(data, at_s)
+        self._early.clear()
+        return self.ear
+
+    def send(self, payload: bytes, key: Key | None) -> None:
+        """The frame of the slot that just ended, or the key that was down in it. On hold nothing is sent, and time goes
+        on."""
+        remote = self._remote
+        if remote is not None and remote.receives:
+            if key is not None and remote.event_type is not None:
+                self._send_key(key, remote.event_type)
+            else:
+                self._put(remote.payload_type, self._timestamp, payload, marker=not self._spoke)
+                self._spoke = True
+        self._timestamp = (self._timestamp + _SLOT_TICKS) & 0xFFFFFFFF
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        now_s = self._clock()
+        if self.ear is None:
+            if len(self._early) < _MAX_EARLY:
+                self._early.append((data, now_s))
+            return
+        self._on_packet(data, now_s)
+
+    def _send_key(self, key: Key, event_type: int) -> None:
+        if key.slot == 0:
+            self._event_timestamp = self._timestamp
+        flags = _VOLUME | (0x80 if key.last else 0)
+        event = _EVENT.pack(KEYS.index(key.digit), flags, (key.slot + 1) * _SLOT_TICKS)
+        for copy in range(_END_COPIES if key.last else 1):
+            self._put(event_type, self._event_timestamp, event, marker=key.slot == 0 and copy == 0)
+
+    def _put(self, payload_type: int, timestamp: int, payload: bytes, *, marker: bool) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        kind = payload_type | (0x80 if marker else 0)
+        header = _HEADER.pack(0x80, kind, self._sequence, timestamp, self._ssrc)
+        self._sequence = (self._sequence + 1) & 0xFFFF
+        self._transport.sendto(header + payload, self._address)
+
+    def _on_packet(self, data: bytes, now_s: float) -> None:
+        ear, remote = self.ear, self._remote
+        if len(data) < 12 or data[0] >> 6 != 2 or ear is None or remote is None:
+            self.malformed += 1
+            return
+        first, kind, sequence, timestamp, ssrc = _HEADER.unpack_from(data)
+        start = 12 + (first & 0x0F) * 4
+        if first & 0x10 and len(data) >= start + 4:
+            start += 4 + int.from_bytes(data[start + 2 : start + 4]) * 4
+        payload = data[start : len(data) - (data[-1] if first & 0x20 else 0)]
+        if ssrc != self._their_ssrc:
+            if self._their_ssrc is None:
+                self._on_first()
+            else:
+                ear.begin_anew()
+            self._their_ssrc, self._audio = ssrc, None
+        if kind & 0x7F == CODECS[remote.codec]:  # our own number for it
+            self._audio = sequence, timestamp
+            ear.push(sequence, timestamp, payload, now_s)
+        elif kind & 0x7F in (EVENT_TYPE, remote.event_type) and len(payload) >= _EVENT.size:
+            if timestamp != self._their_event:
+                self._their_event = timestamp
+                self._on_key(KEYS[payload[0]] if payload[0] < len(KEYS) else "?")
+            if self._audio is not None:  # the ear plays silence for it: its place in the stream is no loss
+                ahead = (sequence - self._audio[0]) & 0xFFFF
+                ear.push(sequence, (self._audio[1] + ahead * _SLOT_TICKS) & 0xFFFFFFFF, self._silence, now_s)
+        else:
+            self.malformed += 1

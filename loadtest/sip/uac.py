@@ -1,0 +1,411 @@
+"""One call's signalling, caller's side (RFC 3261), sans-IO: messages in, messages out, times passed in.
+
+The address dialled is the call's outbound proxy: everything goes there, whatever Contact says (section 8.1.2). It
+retransmits what UDP may lose, acknowledges, follows reliable provisional responses (RFC 3262), answers a challenge, and
+does what the other end may ask of a phone in a call: BYE, re-INVITE and UPDATE (hold, new addresses), REFER, INFO,
+OPTIONS.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadtest.call import CallOver, EndCause
+from loadtest.sip.digest import Credentials, answer_challenge, is_stale
+from loadtest.sip.message import SipMessage, SipUri, parameter_of, parse_message, serialise
+from loadtest.sip.refusal import refused
+from loadtest.sip.sdp import NoMedia
+
+T1_S = 0.5
+T2_S = 4.0
+ANSWER_S = 10.0
+"""For the first response to an INVITE: a server that is there says 100 at once."""
+RING_S = 60.0
+
+_GIVE_UP_S = 64 * T1_S
+_BYE_S = 4.0
+_KEPT_ANSWERS = 50
+_MAX_INVITES = 3
+_ALLOW = "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO, UPDATE, NOTIFY, REFER"
+_AGENT = "offhook-call"
+
+
+class State(enum.Enum):
+    CALLING = "calling"
+    CANCELLING = "cancelling"
+    UP = "up"
+    ENDING = "ending"
+    OVER = "over"
+
+
+class Phone(Protocol):
+    """The rest of the phone, as its signalling sees it."""
+
+    def answered(self, sdp: str) -> None:
+        """The call was answered. Raises :class:`~loadtest.sip.sdp.NoMedia`."""
+
+    def describe(self, offer: str | None) -> str:
+        """The answer to the other end's offer; without one, an offer. Raises :class:`~loadtest.sip.sdp.NoMedia`."""
+
+    def referred(self, target: str) -> None:
+        """The other end hands the caller over."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A message that is sent again until it is answered."""
+
+    data: bytes
+    interval_s: float
+    next_s: float | None
+    until_s: float
+    doubling: bool = False
+
+
+class SipCaller:
+    """A call to ``target``. ``outbox`` holds what has to be sent; the owner empties it after every method, and calls
+    :meth:`tick` at :attr:`next_s`."""
+
+    def __init__(
+        self,
+        target: SipUri,
+        local: tuple[str, int],
+        phone: Phone,
+        *,
+        transport: str,
+        token: Callable[[], str],
+        caller: str = "caller",
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.state = State.CALLING
+        self.over: CallOver | None = None
+        self.failure: str | None = None
+        self.outbox: list[bytes] = []
+        self.call_id = token()
+        self.trying_s: float | None = None
+        self.ringing_s: float | None = None
+        self._target = target
+        self._local = SipUri(caller, local[0], local[1])
+        self._contact = f"<{SipUri(caller, *local, parameters=(('transport', 'tcp'),) if transport == 'TCP' else ())}>"
+        self._phone = phone
+        self._transport = transport
+        self._token = token
+        self._credentials = credentials
+        self._tag = token()
+        self._to = self._invite_to = f"<{SipUri(target.user, target.host, target.port)}>"
+        self._remote_target = str(target)
+        self._route: Sequence[str] = ()
+        self._cseq = 0
+        self._remote_cseq = -1
+        self._invites = 0
+        self._invite_via = ""
+        self._invite_branch = ""
+        self._bye_branch = ""
+        self._cancelled = False
+        self._provisional = False
+        self._early_sdp = ""
+        self._rseq = -1
+        self._acks: dict[str, bytes] = {}
+        self._sent: dict[str, _Sent] = {}
+        self._answers: dict[tuple[str, str], bytes] = {}
+
+    @property
+    def next_s(self) -> float | None:
+        return min(
+            (at for sent in self._sent.values() for at in (sent.next_s, sent.until_s) if at is not None), default=None
+        )
+
+    def invite(self, now_s: float, authorization: tuple[str, str] | None = None) -> None:
+        """Call, or call again with an answer to the challenge."""
+        self._invites += 1
+        self._cseq += 1
+        self._provisional = False
+        headers = [("Contact", self._contact), ("Supported", "100rel"), ("Allow", _ALLOW)]
+        if authorization is not None:
+            headers.append(authorization)
+        self._invite_branch = "z9hG4bK" + self._token()
+        self._invite_via = self._via(self._invite_branch)
+        offer = self._phone.describe(None)
+        to, target = self._invite_to, str(self._target)
+        data = self._request("INVITE", self._cseq, self._invite_via, headers, offer, to=to, target=target)
+        self._send_until(self._invite_branch, data, now_s, ANSWER_S, doubling=True)
+
+    def hang_up(self, now_s: float) -> None:
+        if self.state is State.UP:
+            self.state = State.ENDING
+            self._bye_branch = self._in_dialog("BYE", now_s, within_s=_BYE_S)
+        elif self.state is State.CALLING:
+            self.state = State.CANCELLING
+            self._sent[self._invite_branch].until_s = now_s + _BYE_S
+            if self._provisional:  # before, a CANCEL might overtake its INVITE (section 9.1)
+                self._cancel(now_s)
+
+    def end(self, over: CallOver) -> None:
+        """Nothing more is sent or expected."""
+        self.over = self.over or over
+        self.state = State.OVER
+        self._sent.clear()
+
+    def tick(self, now_s: float) -> None:
+        for key, sent in list(self._sent.items()):
+            if now_s >= sent.until_s:
+                del self._sent[key]
+                self._unanswered(key, now_s)
+            elif sent.next_s is not None and now_s >= sent.next_s:
+                self.outbox.append(sent.data)
+                sent.interval_s = sent.interval_s * 2 if sent.doubling else min(T2_S, sent.interval_s * 2)
+                sent.next_s = now_s + sent.interval_s
+
+    def receive(self, data: bytes, now_s: float) -> None:
+        """A message came. Raises :class:`~loadtest.sip.message.BadMessage` for what is none."""
+        if not data.strip():
+            return  # a keep-alive
+        message = parse_message(data)
+        if message.status:
+            self._on_response(message, now_s)
+        else:
+            self._on_request(message, now_s)
+
+    # --- what we asked ------------------------------------------------------------------------------------------------
+
+    def _on_response(self, message: SipMessage, now_s: float) -> None:
+        if message.first("call-id") != self.call_id:
+            return
+        _, method = message.cseq
+        branch = "CANCEL" if method == "CANCEL" else message.branch  # it has its INVITE's
+        sent = self._sent.get(branch)
+        if sent is None:
+            if method == "INVITE" and message.status >= 200 and branch in self._acks:
+                self.outbox.append(self._acks[branch])  # our ACK was lost
+        elif message.status < 200:
+            sent.next_s = None
+            if method == "INVITE":
+                self._on_progress(message, sent, now_s)
+        else:
+            del self._sent[branch]
+            if method == "INVITE":
+                self._on_final(message, now_s)
+            elif method == "BYE":
+                if message.status >= 300:
+                    self.failure = f"BYE was answered with {message.status} {message.reason}"
+                self.end(CallOver(EndCause.HANGUP))
+
+    def _on_progress(self, message: SipMessage, sent: _Sent, now_s: float) -> None:
+        first, self._provisional = not self._provisional, True
+        self.trying_s = now_s if self.trying_s is None else self.trying_s
+        if message.status > 100:
+            self.ringing_s = now_s if self.ringing_s is None else self.ringing_s
+        if self.state is State.CALLING:
+            sent.until_s = now_s + RING_S if first else sent.until_s
+        if self.state is State.CANCELLING:
+            self._cancel(now_s)
+        rseq = message.first("rseq")
+        if "100rel" in message.first("require") and rseq.isdecimal() and int(rseq) > self._rseq:
+            self._rseq = int(rseq)
+            self._early_sdp = message.body or self._early_sdp  # then the final answer has none (RFC 6337 section 3.1)
+            self._take_dialog(message)
+            self._in_dialog("PRACK", now_s, [("RAck", f"{rseq} {message.first('cseq')}")])
+
+    def _on_final(self, message: SipMessage, now_s: float) -> None:
+        if message.status < 300:
+            self._on_answer(message, now_s)
+            return
+        ack = self._request(
+            "ACK", message.cseq[0], self._invite_via, [], to=message.first("to"), target=str(self._target)
+        )
+        self._acknowledge(message.branch, ack)
+        challenges = message.all("www-authenticate") + message.all("proxy-authenticate")
+        authorization = None
+        if message.status in (401, 407) and self.state is State.CALLING:
+            authorization = self._authorization(message, challenges)
+        if authorization is not None:
+            self.invite(now_s, authorization)
+        elif self.state is State.CANCELLING:
+            self.end(CallOver(EndCause.HANGUP))
+        else:
+            self.end(refused(message, self._target, known=self._credentials is not None))
+
+    def _authorization(self, message: SipMessage, challenges: Sequence[str]) -> tuple[str, str] | None:
+        again = self._invites > 1 and not is_stale(challenges)  # what it was told is wrong
+        if self._credentials is None or again or self._invites >= _MAX_INVITES:
+            return None
+        value = answer_challenge(challenges, self._credentials, "INVITE", str(self._target), self._token())
+        name = "Authorization" if message.status == 401 else "Proxy-Authorization"
+        return None if value is None else (name, value)
+
+    def _on_answer(self, message: SipMessage, now_s: float) -> None:
+        self._take_dialog(message)
+        via = self._via("z9hG4bK" + self._token())
+        self._acknowledge(message.branch, self._request("ACK", message.cseq[0], via, []))
+        wanted = self.state is State.CALLING
+        self.state = State.UP
+        if wanted:
+            try:
+                self._phone.answered(message.body or self._early_sdp)
+            except NoMedia as error:
+                self.over = CallOver(EndCause.NO_MEDIA, str(error))
+                wanted = False
+        if not wanted:
+            self.hang_up(now_s)
+
+    def _acknowledge(self, branch: str, ack: bytes) -> None:
+        self._acks[branch] = ack
+        self.outbox.append(ack)
+
+    def _take_dialog(self, message: SipMessage) -> None:
+        """Of a response that makes the dialog, or made it early."""
+        self._to = message.first("to")
+        self._route = message.all("record-route")[::-1]
+        contact = message.first("contact").partition("<")[2].partition(">")[0]
+        self._remote_target = contact or message.first("contact").partition(";")[0] or self._remote_target
+
+    def _cancel(self, now_s: float) -> None:
+        if self._cancelled:
+            return
+        self._cancelled = True
+        to, target = self._invite_to, str(self._target)
+        self._send_until(
+            "CANCEL", self._request("CANCEL", self._cseq, self._invite_via, [], to=to, target=target), now_s, _BYE_S
+        )
+
+    def _unanswered(self, key: str, now_s: float) -> None:
+        if key == self._invite_branch:
+            if self.state is State.CANCELLING:
+                self.end(CallOver(EndCause.HANGUP))
+            elif self._provisional:
+                self.over = CallOver(EndCause.REFUSED, f"{self._target} rang for {RING_S:.0f} s and did not answer")
+                self.hang_up(now_s)
+            else:
+                self.end(CallOver(EndCause.REFUSED, f"no answer at {self._target}"))
+        elif key == self._bye_branch:
+            self.failure = "the server did not confirm the hang-up"
+            self.end(CallOver(EndCause.HANGUP))
+
+    # --- what we are asked --------------------------------------------------------------------------------------------
+
+    def _on_request(self, message: SipMessage, now_s: float) -> None:
+        number, method = message.cseq
+        if method == "ACK":
+            self._sent.pop(f"ACK {number}", None)
+            return
+        known = self._answers.get((message.branch, method))
+        if known is not None:
+            self.outbox.append(known)
+            return
+        ours = message.first("call-id") == self.call_id and parameter_of(message.first("to"), "tag") == self._tag
+        if not ours or method in ("CANCEL", "PRACK"):
+            self._respond(message, "481 Call/Transaction Does Not Exist")
+        elif number < self._remote_cseq:
+            self._respond(message, "500 Out of Order")
+        else:
+            self._remote_cseq = number
+            self._on_own_request(message, method, now_s)
+
+    def _on_own_request(self, message: SipMessage, method: str, now_s: float) -> None:
+        match method:
+            case "BYE":
+                self._respond(message, "200 OK")
+                self.end(CallOver(EndCause.AGENT_HANGUP))
+            case "INVITE" | "UPDATE":
+                self._on_offer(message, method, now_s)
+            case "REFER":
+                self._respond(message, "202 Accepted")
+                self._phone.referred(message.first("refer-to"))
+                self._in_dialog(
+                    "NOTIFY",
+                    now_s,
+                    [("Event", "refer"), ("Subscription-State", "terminated;reason=noresource")],
+                    "SIP/2.0 200 OK\r\n",
+                    "message/sipfrag;version=2.0",
+                )
+            case "INFO" | "OPTIONS" | "NOTIFY" | "MESSAGE":
+                self._respond(message, "200 OK", [("Allow", _ALLOW)] if method == "OPTIONS" else [])
+            case _:
+                self._respond(message, "405 Method Not Allowed", [("Allow", _ALLOW)])
+
+    def _on_offer(self, message: SipMessage, method: str, now_s: float) -> None:
+        body = ""
+        if method == "INVITE" or message.body:
+            try:
+                body = self._phone.describe(message.body or None)
+            except NoMedia:
+                self._respond(message, "488 Not Acceptable Here")
+                return
+        answer = self._respond(message, "200 OK", [("Contact", self._contact), ("Allow", _ALLOW)], body)
+        contact = message.first("contact").partition("<")[2].partition(">")[0]
+        self._remote_target = contact or self._remote_target
+        if method == "INVITE":
+            key = f"ACK {message.cseq[0]}"
+            self._send_until(key, answer, now_s, _GIVE_UP_S)
+            self.outbox.pop()  # it is there already
+
+    def _respond(
+        self, message: SipMessage, status: str, headers: Sequence[tuple[str, str]] = (), body: str = ""
+    ) -> bytes:
+        copied = [("Via", via) for via in message.all("via")]
+        copied += [("Record-Route", route) for route in message.all("record-route")]
+        to = message.first("to")
+        if parameter_of(to, "tag") is None:
+            to += f";tag={self._tag}"
+        copied += [("From", message.first("from")), ("To", to)]
+        copied += [("Call-ID", message.first("call-id")), ("CSeq", message.first("cseq"))]
+        data = serialise(f"SIP/2.0 {status}", [*copied, *headers], body)
+        self._answers[message.branch, message.cseq[1]] = data
+        if len(self._answers) > _KEPT_ANSWERS:
+            del self._answers[next(iter(self._answers))]
+        self.outbox.append(data)
+        return data
+
+    # --- how it is written --------------------------------------------------------------------------------------------
+
+    def _in_dialog(
+        self,
+        method: str,
+        now_s: float,
+        headers: Sequence[tuple[str, str]] = (),
+        body: str = "",
+        content_type: str = "",
+        within_s: float = _GIVE_UP_S,
+    ) -> str:
+        self._cseq += 1
+        branch = "z9hG4bK" + self._token()
+        extra = [("Contact", self._contact), *headers] if method != "BYE" else list(headers)
+        data = self._request(method, self._cseq, self._via(branch), extra, body, content_type)
+        self._send_until(branch, data, now_s, within_s)
+        return branch
+
+    def _send_until(self, key: str, data: bytes, now_s: float, within_s: float, *, doubling: bool = False) -> None:
+        self.outbox.append(data)
+        next_s = now_s + T1_S if self._transport == "UDP" else None
+        self._sent[key] = _Sent(data, T1_S, next_s, now_s + within_s, doubling)
+
+    def _via(self, branch: str) -> str:
+        host = f"[{self._local.host}]" if ":" in self._local.host else self._local.host
+        return f"SIP/2.0/{self._transport} {host}:{self._local.port};branch={branch};rport"
+
+    def _request(
+        self,
+        method: str,
+        number: int,
+        via: str,
+        headers: Sequence[tuple[str, str]],
+        body: str = "",
+        content_type: str = "",
+        *,
+        to: str | None = None,
+        target: str | None = None,
+    ) -> bytes:
+        common = [
+            ("Via", via),
+            ("Max-Forwards", "70"),
+            *(("Route", route) for route in (self._route if target is None else ())),
+            ("From", f"<{SipUri(self._local.user, self._local.host)}>;tag={self._tag}"),
+            ("To", to or self._to),
+            ("Call-ID", self.call_id),
+            ("CSeq", f"{number} {method}"),
+            ("User-Agent", _AGENT),
+        ]
+        return serialise(f"{method} {target or self._remote_target} SIP/2.0", [*common, *headers], body, content_type)

@@ -1,0 +1,227 @@
+"""A call as a SIP phone makes it: INVITE over UDP or TCP, G.711 in RTP both ways, keys as telephone-events."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import numpy as np
+
+from loadtest.call import PHONE_RATE_HZ, SLOT_MS, CallOver, CallPlan, EndCause, Key, Voice, frames_of
+from loadtest.phone_address import SipAddress
+from loadtest.phone_wire import PhoneWire
+from loadtest.report import MediaReport, SetupReport
+from loadtest.rtp_playout import RtpPlayout
+from loadtest.sip.digest import Credentials
+from loadtest.sip.link import Link
+from loadtest.sip.message import BadMessage
+from loadtest.sip.rtp import ENCODERS, RtpPort
+from loadtest.sip.sdp import CODECS, EVENT_TYPE, RemoteMedia, answering_direction, describe, read_media
+from loadtest.sip.uac import SipCaller, State
+
+_CONNECT_S = 10.0
+
+
+def encode_voice(plan: CallPlan, codec: str) -> Voice:
+    """Every frame as the payload that carries it."""
+    encode = ENCODERS[codec]
+    lines = tuple([encode(frame) for frame in frames_of(turn.pcm, PHONE_RATE_HZ)] for turn in plan.turns)
+    return Voice(lines, encode(np.zeros(PHONE_RATE_HZ * SLOT_MS // 1000, dtype=np.int16)))
+
+
+async def dial_sip(plan: CallPlan, address: SipAddress) -> SipWire:
+    """Call and wait until somebody answers. Raises :class:`CallOver` if nobody does."""
+    phone = plan.phone
+    if phone.codec is not None and phone.codec not in CODECS:
+        raise ValueError(f"a codec is {' or '.join(CODECS)}, not {phone.codec}")
+    wire = SipWire(plan, address)
+    try:
+        await wire.call()
+    except BaseException:
+        await wire.hang_up()
+        raise
+    return wire
+
+
+class SipWire(PhoneWire):
+    """See :class:`loadtest.call.Wire`; and the :class:`~loadtest.sip.uac.Phone` of its own signalling."""
+
+    rate_hz = PHONE_RATE_HZ
+    voice: Voice
+    ear: RtpPlayout
+    origin_s: float
+    setup_ms: float
+
+    def __init__(self, plan: CallPlan, address: SipAddress) -> None:
+        super().__init__("")
+        self._plan = plan
+        self._address = address
+        self._codecs = (plan.phone.codec,) if plan.phone.codec else tuple(CODECS)
+        self._loop = asyncio.get_running_loop()
+        self._link = Link(self._on_message, self._on_lost)
+        self._rtp = RtpPort(self._on_first_packet, self._on_key)
+        self._signalling: SipCaller | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._up = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._session, self._version = secrets.randbits(31), 0
+        self._remote: RemoteMedia | None = None
+        self._began_s = 0.0
+        self._answered_s: float | None = None
+        self._first_s: float | None = None
+
+    async def call(self) -> None:
+        """Raises :class:`CallOver` if the call does not come about."""
+        address, phone = self._address, self._plan.phone
+        self._began_s = self._loop.time()
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await self._link.open(address.host, address.port, tcp=address.tcp)
+                await self._rtp.open(self._link.local[0])
+        except (OSError, TimeoutError) as error:
+            raise CallOver(EndCause.REFUSED, f"no answer at {address.target}: {error or 'timeout'}") from error
+        user = phone.user or phone.caller or "caller"
+        self._signalling = SipCaller(
+            address.target,
+            self._link.local,
+            self,
+            transport="TCP" if address.tcp else "UDP",
+            token=lambda: secrets.token_hex(8),
+            caller=phone.caller or user,
+            credentials=None if phone.password is None else Credentials(user, phone.password),
+        )
+        self.log.call_id = self._signalling.call_id
+        self._signalling.invite(self._loop.time())
+        self._settle()
+        await self._up.wait()
+        if self._answered_s is None:
+            await self._ended.wait()
+        self.check()
+        self.setup_ms = (self.origin_s - self._began_s) * 1000
+
+    async def send_voice(self, frame: bytes, key: Key | None) -> None:
+        self.check()
+        self._rtp.send(frame, key)
+
+    async def hang_up(self) -> str | None:
+        signalling = self._signalling
+        if signalling is not None and signalling.state is not State.OVER:
+            signalling.hang_up(self._loop.time())
+            self._settle()
+            await self._ended.wait()  # the signalling's own timers bound it
+        if self._timer is not None:
+            self._timer.cancel()
+        self.end(CallOver(EndCause.HANGUP))
+        await self._rtp.close()
+        await self._link.close()
+        return None if signalling is None else signalling.failure
+
+    def setup(self) -> SetupReport | None:
+        signalling = self._signalling
+        if signalling is None:
+            return None
+        return SetupReport(
+            self._ms(self._answered_s),
+            None,
+            None,
+            self._ms(self._first_s),
+            trying_ms=self._ms(signalling.trying_s),
+            ringing_ms=self._ms(signalling.ringing_s),
+        )
+
+    def media(self) -> MediaReport:
+        return self.ear.report()
+
+    def buffer(self) -> None:
+        return None
+
+    # --- the phone of the signalling ----------------------------------------------------------------------------------
+
+    def answered(self, sdp: str) -> None:
+        remote = read_media(sdp, self._codecs)
+        self._talk_to(remote)
+        self.origin_s = self._answered_s = self._loop.time()
+        self.voice = encode_voice(self._plan, remote.codec)
+        self.ear = self._rtp.listen(self.origin_s, remote.codec)
+        if remote.event_type is None and any(turn.keys for turn in self._plan.turns):
+            self.log.note_error("the server takes no telephone-events: keys are not heard there")
+
+    def describe(self, offer: str | None) -> str:
+        self._version += 1
+        codecs: tuple[str, ...] = self._codecs
+        direction = "sendrecv"
+        event_type: int | None = EVENT_TYPE
+        if offer is not None:
+            remote = read_media(offer, (self._remote.codec,) if self._remote else self._codecs)
+            self._talk_to(remote)
+            codecs, direction, event_type = (remote.codec,), answering_direction(remote), remote.event_type
+        return describe(
+            self._link.local[0],
+            self._rtp.port,
+            codecs,
+            session=self._session,
+            version=self._version,
+            direction=direction,
+            event_type=event_type,
+        )
+
+    def referred(self, target: str) -> None:
+        self.log.transferred_to = target.partition("<")[2].partition(">")[0] or target
+
+    def _talk_to(self, remote: RemoteMedia) -> None:
+        self._remote = remote
+        self._rtp.talk_to(remote)
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
+    def _on_message(self, data: bytes) -> None:
+        if self._signalling is None:
+            return
+        try:
+            self._signalling.receive(data, self._loop.time())
+        except BadMessage as error:
+            self.log.note_error(f"malformed message: {error}")
+        self._settle()
+
+    def _on_lost(self, error: Exception | None) -> None:
+        signalling = self._signalling
+        if signalling is None or signalling.state is State.OVER:
+            return
+        if self._answered_s is None:
+            reason = error or "it closed the connection"
+            signalling.end(CallOver(EndCause.REFUSED, f"no answer at {self._address.target}: {reason}"))
+        else:
+            signalling.end(
+                CallOver(EndCause.CONNECTION_LOST, f"the connection was lost{f': {error}' if error else ''}")
+            )
+        self._settle()
+
+    def _on_first_packet(self) -> None:
+        self._first_s = self._loop.time()
+
+    def _on_key(self, digit: str) -> None:
+        self.log.keys_heard += digit
+
+    def _on_timer(self) -> None:
+        if self._signalling is not None:
+            self._signalling.tick(self._loop.time())
+        self._settle()
+
+    def _settle(self) -> None:
+        """Send what the signalling wants sent, and see what it came to."""
+        signalling = self._signalling
+        assert signalling is not None
+        while signalling.outbox:
+            self._link.send(signalling.outbox.pop(0))
+        if self._timer is not None:
+            self._timer.cancel()
+        next_s = signalling.next_s
+        self._timer = None if next_s is None else self._loop.call_at(next_s, self._on_timer)
+        if signalling.state is not State.CALLING:
+            self._up.set()
+        if signalling.state is State.OVER:
+            self.end(signalling.over or CallOver(EndCause.HANGUP))
+            self._ended.set()
+
+    def _ms(self, at_s: float | None) -> float | None:
+        return None if at_s is None else round((at_s - self._began_s) * 1000, 1)

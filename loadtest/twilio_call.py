@@ -1,0 +1,230 @@
+"""A call as Twilio Media Streams makes it: a WebSocket with JSON both ways, mu-law at 8 kHz, the buffer at our end.
+
+What is sent and understood is what Twilio documents ("Media Streams: WebSocket Messages", bidirectional streams;
+"Security": the signature of the upgrade). Messages that Twilio would not take are noted as errors and ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+
+from loadtest.call import (
+    PHONE_RATE_HZ,
+    SLOT_MS,
+    CallOver,
+    CallPlan,
+    EndCause,
+    Key,
+    Pcm16,
+    Voice,
+    frames_of,
+)
+from loadtest.phone_wire import SEND_S, PhoneWire
+from loadtest.refusal import refusal
+from loadtest.report import BufferReport, SetupReport
+from loadtest.stream_playout import StreamPlayout
+from loadtest.websocket_call import closing
+from streaming.audio.g711 import decode_mulaw, encode_mulaw
+
+_CONNECT_S = 10.0
+_MAX_MESSAGE = 1024 * 1024
+
+
+class _Media(msgspec.Struct):
+    payload: str | None = None
+
+
+class _Mark(msgspec.Struct):
+    name: str | None = None
+
+
+class _Message(msgspec.Struct):
+    """What a server may send."""
+
+    event: str
+    streamSid: str | None = None  # noqa: N815 (the wire's name)
+    media: _Media | None = None
+    mark: _Mark | None = None
+
+
+_decoder = msgspec.json.Decoder(_Message)
+
+
+def signature(auth_token: str, url: str) -> str:
+    """``X-Twilio-Signature`` of an upgrade: of its URL alone."""
+    return base64.b64encode(hmac.digest(auth_token.encode(), url.encode(), hashlib.sha1)).decode("ascii")
+
+
+def _payload(frame: Pcm16) -> bytes:
+    return base64.b64encode(encode_mulaw(frame))
+
+
+def encode_voice(plan: CallPlan) -> Voice:
+    """Every frame as the payload of its message, whose numbers are the call's."""
+    lines = tuple([_payload(frame) for frame in frames_of(turn.pcm, PHONE_RATE_HZ)] for turn in plan.turns)
+    return Voice(lines, _payload(np.zeros(PHONE_RATE_HZ * SLOT_MS // 1000, dtype=np.int16)))
+
+
+def stream_parameters(plan: CallPlan) -> dict[str, str]:
+    """The ``customParameters``: what the plan says, with the agent and the caller under these names."""
+    parameters = dict(plan.phone.parameters)
+    if plan.agent is not None:
+        parameters["agent"] = plan.agent
+    if plan.phone.caller is not None:
+        parameters["caller"] = plan.phone.caller
+    return parameters
+
+
+async def dial_twilio(plan: CallPlan, url: str) -> TwilioWire:
+    """Open the stream as Twilio does: signed upgrade, ``connected``, ``start``. Raises :class:`CallOver`."""
+    token = plan.phone.auth_token
+    headers = {"X-Twilio-Signature": signature(token, plan.phone.signed_url or url)} if token else None
+    loop = asyncio.get_running_loop()
+    voice = encode_voice(plan)
+    began_s = loop.time()
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            connection = await connect(
+                url, additional_headers=headers, compression=None, max_size=_MAX_MESSAGE, close_timeout=2
+            )
+    except InvalidStatus as error:
+        raise refusal(error.response.status_code, bytes(error.response.body or b""), url, plan) from error
+    except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
+        raise CallOver(EndCause.REFUSED, f"no answer at {url}: {str(error) or type(error).__name__}") from error
+    wire = TwilioWire(connection, voice, began_s)
+    try:
+        await wire.start(stream_parameters(plan))
+    except BaseException:
+        await connection.close()
+        raise
+    return wire
+
+
+def _sid(kind: str) -> str:
+    return kind + secrets.token_hex(16)
+
+
+class TwilioWire(PhoneWire):
+    """See :class:`loadtest.call.Wire`."""
+
+    rate_hz = PHONE_RATE_HZ
+
+    def __init__(self, connection: ClientConnection, voice: Voice, began_s: float) -> None:
+        self.call_sid = _sid("CA")
+        super().__init__(self.call_sid)
+        self.voice = voice
+        self._connection = connection
+        self._clock = asyncio.get_running_loop().time
+        self._account_sid, self._stream_sid = _sid("AC"), _sid("MZ")
+        self._began_s = began_s
+        self._connected_s = self._clock()
+        self._first_s: float | None = None
+        self._sequence = 0
+        self._chunk = 0
+        self.origin_s = self._connected_s
+        self.ear = StreamPlayout(self.origin_s, rate_hz=self.rate_hz)
+
+    async def start(self, parameters: dict[str, str]) -> None:
+        """Say what every stream begins with."""
+        await self._write(msgspec.json.encode({"event": "connected", "protocol": "Call", "version": "1.0.0"}).decode())
+        media_format = {"encoding": "audio/x-mulaw", "sampleRate": PHONE_RATE_HZ, "channels": 1}
+        about = {"accountSid": self._account_sid, "streamSid": self._stream_sid, "callSid": self.call_sid}
+        start = {**about, "tracks": ["inbound"], "customParameters": parameters, "mediaFormat": media_format}
+        await self._send("start", start=start)
+        self.origin_s = self._clock()
+        self.setup_ms = (self.origin_s - self._began_s) * 1000
+        self.ear = StreamPlayout(self.origin_s, rate_hz=self.rate_hz)
+
+    async def listen(self, turn: Callable[[], int]) -> None:
+        while True:
+            self.check()
+            try:
+                message = await self._connection.recv()
+            except ConnectionClosed as closed:
+                self.check()
+                raise closing(closed) from closed
+            self._on_message(message)
+
+    async def send_voice(self, frame: bytes, key: Key | None) -> None:
+        for name in self.ear.take_reached():
+            await self._send("mark", mark={"name": name})
+        if key is not None and key.slot == 0:
+            await self._send("dtmf", dtmf={"track": "inbound_track", "digit": key.digit})
+        self._sequence += 1
+        self._chunk += 1
+        await self._write(
+            f'{{"event":"media","sequenceNumber":"{self._sequence}","media":{{"track":"inbound","chunk":"{self._chunk}",'
+            f'"timestamp":"{(self._chunk - 1) * SLOT_MS}","payload":"{frame.decode("ascii")}"}},'
+            f'"streamSid":"{self._stream_sid}"}}'
+        )
+
+    async def hang_up(self) -> str | None:
+        if self.over is None:
+            with contextlib.suppress(CallOver):  # the other end was quicker
+                await self._send("stop", stop={"accountSid": self._account_sid, "callSid": self.call_sid})
+        self.end(CallOver(EndCause.HANGUP))
+        await self._connection.close()
+        return None
+
+    def setup(self) -> SetupReport:
+        first_ms = None if self._first_s is None else round((self._first_s - self._began_s) * 1000, 1)
+        return SetupReport(round((self._connected_s - self._began_s) * 1000, 1), None, None, first_ms)
+
+    def buffer(self) -> BufferReport:
+        return self.ear.report()
+
+    def _on_message(self, raw: str | bytes) -> None:
+        if isinstance(raw, bytes):
+            self.log.note_error("malformed message: binary")
+            return
+        try:
+            message = _decoder.decode(raw)
+        except msgspec.MsgspecError as error:
+            self.log.note_error(f"malformed message: {error}")
+            return
+        if message.streamSid != self._stream_sid:
+            self.log.note_error(f"{message.event}: not this stream's streamSid")
+            return
+        now_s = self._clock()
+        match message:
+            case _Message(event="media", media=_Media(payload=str(payload))):
+                try:
+                    pcm = decode_mulaw(base64.b64decode(payload, validate=True))
+                except (binascii.Error, ValueError):
+                    self.log.note_error("media: its payload is not base64")
+                    return
+                self._first_s = now_s if self._first_s is None else self._first_s
+                self.ear.push(pcm, now_s)
+            case _Message(event="mark", mark=_Mark(name=str(name))):
+                self.ear.mark(name, now_s)
+            case _Message(event="clear"):
+                self.ear.clear(now_s)
+            case _:
+                self.log.note_error(f"{message.event}: unknown, or without what belongs to it")
+
+    async def _send(self, event: str, **content: Any) -> None:
+        self._sequence += 1
+        numbers = {"event": event, "sequenceNumber": str(self._sequence)}
+        await self._write(msgspec.json.encode({**numbers, **content, "streamSid": self._stream_sid}).decode())
+
+    async def _write(self, message: str) -> None:
+        try:
+            async with asyncio.timeout(SEND_S):
+                await self._connection.send(message)
+        except ConnectionClosed as closed:
+            raise closing(closed) from closed
+        except TimeoutError as error:
+            raise CallOver(EndCause.STALLED, "the server stopped reading") from error
