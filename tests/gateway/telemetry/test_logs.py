@@ -55,6 +55,15 @@ def test_words_can_be_shown_secrets_never() -> None:
     assert heard["Authorization"] == REDACTED
 
 
+@pytest.mark.parametrize("caller_text", [False, True])
+def test_numbers_and_keys_are_never_shown(caller_text: bool) -> None:
+    out = io.StringIO()
+    configure_logs(level="info", as_json=True, caller_text=caller_text, stream=out)
+    structlog.get_logger("some.module").info("rings", caller="+15550001", incoming={"dialled": "+1", "digits": "4111"})
+    line = json.loads(out.getvalue())
+    assert (line["caller"], line["incoming"]) == (REDACTED, {"dialled": REDACTED, "digits": REDACTED})
+
+
 def test_the_level_is_the_least_that_is_written() -> None:
     assert [line["event"] for line in logged(level="warning")] == ["from a library"]
     assert "detail" in [line["event"] for line in logged(level="debug")]
