@@ -41,6 +41,7 @@ from gateway.transports.carriers.dialect import (
     StreamTo,
     Unauthentic,
 )
+from gateway.transports.carriers.framing import Framer
 from gateway.transports.carriers.signatures import same
 from gateway.transports.phone.line import Ability, Incoming
 
@@ -120,9 +121,7 @@ class ChanWebSocket:
         self._started = False
         self._channel = ""
         self._encode: Callable[[Pcm16], bytes] = wire.encoder(Encoding.MULAW)
-        self._hush = b"\xff"
-        self._frame_bytes = 160
-        self._rest = b""
+        self._frames = Framer(160, b"\xff")
         self._numbers = itertools.count(1)
         self._marks: dict[str, str] = {}
         """Our names of marks to those of the call: a command may have 128 characters, and no space in its id."""
@@ -177,10 +176,10 @@ class ChanWebSocket:
         per_sample = wire.sample_bytes(encoding)
         whole = rate_hz // 50 * per_sample
         frame_bytes = int(size) if size is not None and 0 < size <= MAX_FRAME_BYTES else whole
-        self._frame_bytes = frame_bytes if frame_bytes % per_sample == 0 else whole
+        hush = {Encoding.MULAW: b"\xff", Encoding.ALAW: b"\xd5"}.get(encoding, b"\0\0")
+        self._frames = Framer(frame_bytes if frame_bytes % per_sample == 0 else whole, hush)
         self._started, self._json = True, as_json
         self._encode = wire.encoder(encoding)
-        self._hush = {Encoding.MULAW: b"\xff", Encoding.ALAW: b"\xd5"}.get(encoding, b"\0")
         self._channel = wire.text(fields, "channel")
         variables = wire.part(fields, "channel_variables")
         incoming = Incoming(
@@ -202,27 +201,19 @@ class ChanWebSocket:
 
     def encode_audio(self, pcm: Pcm16) -> list[Message]:
         """Whole frames only: what is left over of a message Asterisk drops, so it waits for the next one here."""
-        data = self._rest + self._encode(pcm)
-        whole = len(data) - len(data) % self._frame_bytes
-        self._rest = data[whole:]
-        return [data[:whole]] if whole else []
+        data = self._frames.add(self._encode(pcm))
+        return [data] if data else []
 
     def encode_mark(self, name: str) -> list[Message]:
         ours = str(next(self._numbers))
         self._marks[ours] = name[:MAX_NAME_CHARS]
         if len(self._marks) > MAX_MARKS:
             del self._marks[next(iter(self._marks))]
-        return [*self._filled(), self._command("MARK_MEDIA", ours)]
-
-    def _filled(self) -> list[Message]:
-        """What waits for more, made a whole frame with silence."""
-        if not self._rest:
-            return []
-        data, self._rest = self._rest, b""
-        return [data + self._hush * (self._frame_bytes - len(data))]
+        left = self._frames.fill()
+        return [*([left] if left else []), self._command("MARK_MEDIA", ours)]
 
     def encode_clear(self) -> list[Message]:
-        self._rest = b""
+        self._frames.drop()
         return [self._command("FLUSH_MEDIA"), self._command("MARK_MEDIA", f"{FLUSHED}{next(self._numbers)}")]
 
     def _command(self, name: str, correlation_id: str | None = None) -> str:

@@ -69,6 +69,8 @@ class Key:
 @dataclass(frozen=True, slots=True)
 class MarkPlayed:
     name: str
+    cleared: bool | None = None
+    """Whether it was dropped unheard; None: the wire does not say (:attr:`Dialect.marks_return_on_clear`)."""
 
 
 @dataclass(frozen=True, slots=True)

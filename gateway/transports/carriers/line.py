@@ -185,7 +185,8 @@ class CarrierLine:
                 if cleared is None:
                     self._count("carrier_unknown_mark")
                 else:
-                    self._tell().mark_played(event.name, cleared=cleared and self._dialect.marks_return_on_clear)
+                    dropped = cleared and self._dialect.marks_return_on_clear if event.cleared is None else event.cleared
+                    self._tell().mark_played(event.name, cleared=dropped)
             case Cleared():
                 self._forget_cleared()
             case Flow():
