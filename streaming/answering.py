@@ -10,7 +10,7 @@ import msgspec
 from streaming.call_control import CallControl
 from streaming.config import BargeIn, ResponseOptions, SessionConfig
 from streaming.conversation import Conversation, Item
-from streaming.effects import CancelEpoch, Count, Effect, HoldPlayout, Notify, Promote, RecordTurn, ReleasePlayout
+from streaming.effects import CancelEpoch, Count, Effect, Notify, Promote, RecordTurn
 from streaming.engine_deadlines import EngineDeadlines
 from streaming.events import (
     AudioQueued,
@@ -21,6 +21,7 @@ from streaming.events import (
     MarkSent,
     PlayoutResumed,
 )
+from streaming.holding import Holding
 from streaming.jobs import GenerationDone, GenerationFailed, Message, SynthesisFailed, Token, ToolCalled
 from streaming.listening import Utterance
 from streaming.marks import Marks
@@ -28,7 +29,7 @@ from streaming.notices import Notice, Reason, Status
 from streaming.playback import Playback
 from streaming.reply import Reply
 from streaming.speculation import Basis, Speculation
-from streaming.turns import HOLD_MS, InterruptionPolicy, Verdict
+from streaming.turns import Verdict
 
 FIRST_CLAUSE_CHARS = 60
 SHORT_CLAUSE_CHARS = 30
@@ -37,8 +38,6 @@ the caller hears anything, then one."""
 
 LAST_WORD_S = 0.3
 """Given to the far end's buffers before a call is ended after its last word."""
-HANG_UP_S = 0.5
-"""From the agent's last word until it hangs up: a caller who has more to say can begin to."""
 
 MAX_PAST_REPLIES = 16
 """Replies that can still be truncated by a client that played less than it was sent."""
@@ -60,7 +59,6 @@ class Answering:
         """Raised by every change of the context a reply is made from."""
         self.reply: Reply | None = None
         self.load = LoadChanged()
-        self.held_at: float | None = None
         self.idle_since: float | None = None
         """When the last reply had been heard; None while one is live or the caller has not been answered yet."""
         self.end_cause: str | None = None
@@ -72,15 +70,15 @@ class Answering:
         self._new_id = new_id
         self._emit = emit
         self._epoch = 0
-        self._policy = InterruptionPolicy()
+        self.holding = Holding(emit)
         self._speculation = Speculation(emit)
         self._engine_deadlines = EngineDeadlines(emit)
-        self._playback = Playback(conversation, self.change, emit)
+        self.playback = Playback(conversation, self.change, emit)
         self._marks = Marks(emit)
         self.on_hold = False
         """The far end does not listen."""
         self.control = CallControl(conversation, new_id, self._context_changed, emit)
-        self._past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
+        self.past: deque[Reply] = deque(maxlen=MAX_PAST_REPLIES)
 
     # --- beginning a reply ------------------------------------------------------------------------------------
 
@@ -95,7 +93,7 @@ class Answering:
             messages = _prompt(reply.config, options.input_text)
         self._go_live(reply)
         if utterance is not None:
-            reply.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+            reply.stopwatch.turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
         reply.generate(messages, now, speculative=False)
 
     def say(self, text: str, now: float, *, apology: bool = False, ends_call: str | None = None) -> None:
@@ -132,7 +130,7 @@ class Answering:
         self._begin_round(utterance)
         self._emit(Count("speculation_promoted"))
         self._emit(Promote(promoted.epoch))
-        promoted.stamp_turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+        promoted.stopwatch.turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
         self._go_live(promoted)
         promoted.synthesize_next(now)
 
@@ -164,7 +162,7 @@ class Answering:
 
     def sent(self, event: AudioSent, now: float) -> None:
         if (reply := self._find(event.epoch, "late_sent")) is not None:
-            self._playback.sent(reply)
+            self.playback.sent(reply)
             reply.sent(event.sent_samples, now)
 
     def mark_sent(self, event: MarkSent) -> None:
@@ -197,47 +195,25 @@ class Answering:
         """Whether the live reply is the call's last word, which nothing interrupts."""
         return self.reply is not None and self.reply.ends_call is not None
 
+    @property
+    def held(self) -> bool:
+        """Whether the live reply is silent, until it is known what the caller said."""
+        return self.holding.since is not None
+
     def hold(self, onset_at: float, now: float) -> None:
         """Stop the sound of the live reply, keeping what was not heard."""
-        if self.reply is None or self.held_at is not None:
-            return
-        heard = self.reply.heard_samples(now)
-        self.held_at = now
-        self.reply.stamp_cut(onset_at, now)
-        self._hold_at(self.reply, heard)
-
-    def _hold_at(self, reply: Reply, heard_samples: int) -> None:
-        self._emit(HoldPlayout(reply.epoch, heard_samples))
-        reply.clock.stop(heard_samples)
+        if self.reply is not None and not self.held:
+            self.holding.hold(self.reply, onset_at, now)
 
     def release(self) -> None:
         """Let a held reply go on."""
-        if self.held_at is not None and self.reply is not None:
-            self._emit(Count("barge_in_released"))
-            if not self.reply.all_sent:  # else there is nothing to go on with: its last sound is not said again
-                self._emit(ReleasePlayout(self.reply.epoch))
-        self.held_at = None
+        self.holding.release(self.reply)
 
     def judge(self, utterance: Utterance, now: float) -> None:
         """Decide on the held reply by what is known of the caller's utterance."""
-        reply = self.reply
-        if reply is None:
+        if self.reply is None:
             return
-        heard = reply.heard_samples(now) > 0
-        if self.held_at is None:
-            if self._policy.is_interruption(utterance.partial, reply.raw, heard=heard, leaving=reply.hangs_up):
-                self.interrupt("turn_detected", utterance.onset_at, now)
-            return
-        verdict = self._policy.decide(
-            utterance.text,
-            reply.raw,
-            final=utterance.final is not None,
-            heard=heard,
-            voiced_ms=utterance.voiced_ms,
-            speaking=not utterance.paused,
-            held_ms=round((now - self.held_at) * 1000, 3),  # at its own deadline it is not a hair short of it
-            leaving=reply.hangs_up,
-        )
+        verdict = self.holding.judge(self.reply, utterance, now)
         if verdict is Verdict.COMMIT:
             self.interrupt("turn_detected", utterance.onset_at, now)
         elif verdict is Verdict.RELEASE:
@@ -245,10 +221,7 @@ class Answering:
 
     def ends_reply(self, utterance: Utterance, now: float) -> bool:
         """Whether the finished utterance is a reason to end the live reply, or only says: go on."""
-        if self.reply is None:
-            return True
-        reply, heard = self.reply, self.reply.heard_samples(now) > 0
-        return self._policy.is_interruption(utterance.text, reply.raw, heard=heard, leaving=reply.hangs_up)
+        return self.reply is None or self.holding.ended_by(self.reply, utterance, now)
 
     def interrupt(self, reason: Reason, onset_at: float | None, now: float, first: Notice | None = None) -> None:
         """End the live reply, or what is still being heard of one that was sent: the context keeps what was heard.
@@ -256,9 +229,9 @@ class Answering:
         ``first`` is told to the wire after the sound was stopped and before the response's end.
         """
         self.drop_speculation()
-        tail = self._playback.cut_tail(now)
+        tail = self.playback.cut_tail(now)
         self.interrupt_reply(reason, onset_at, now, first)
-        self._playback.tell_cut(tail, now)
+        self.playback.tell_cut(tail, now)
 
     def interrupt_reply(self, reason: Reason, onset_at: float | None, now: float, first: Notice | None = None) -> None:
         """End the live reply only: a speculation for the words that end it lives on."""
@@ -269,56 +242,23 @@ class Answering:
         if reply is None or item is None:
             return
         if onset_at is not None:
-            reply.stamp_cut(onset_at, now)
+            reply.stopwatch.cut(onset_at, now)
         self._emit(Count("barge_in_committed" if reason == "turn_detected" else "response_cancelled"))
         self._end(reply, "cancelled", reason, item, now)
-        self._playback.tell_cut(reply, now)
+        self.playback.tell_cut(reply, now)
 
     def interrupt_tail(self, now: float) -> None:
         """End what is still being heard of a reply that was sent."""
-        self._playback.tell_cut(self._playback.cut_tail(now), now)
+        self.playback.tell_cut(self.playback.cut_tail(now), now)
 
     def clear_output(self, now: float) -> None:
         """Silence the reply that sounds: a response that is still being made ends with it."""
-        if self._playback.sounding is None:
+        if self.playback.sounding is None:
             self._emit(Count("nothing_to_clear"))  # stock clients clear after every cancel
-        elif self._playback.sounding is self.reply:
+        elif self.playback.sounding is self.reply:
             self.interrupt("client_cancelled", None, now)
         else:
             self.interrupt_tail(now)
-
-    def truncate(self, item_id: str, audio_end_ms: int, now: float) -> bool:
-        """The client played only this much of a reply, and is told so; where the output buffer is ours a reply that is
-        not over ends with it. False: no reply that is still known, or it has no such position."""
-        replies = (self.reply, *reversed(self._past))
-        reply = next((r for r in replies if r is not None and r.item_id == item_id), None)
-        played = reply.played(audio_end_ms) if reply is not None else None
-        if reply is None or played is None:
-            return False
-        if reply.config.owns_playout and reply in (self.reply, self._playback.tail):
-            self._stop_at(reply, played, now)
-            return True
-        if reply is self.reply and self.held_at is not None:
-            self._hold_at(reply, played)  # it may yet go on, from where the client really stopped
-        else:
-            if self._playback.tail is reply:
-                self._playback.tail = None
-            self.change(reply.truncate(played, now))
-        self._playback.tell_truncated(item_id, audio_end_ms)
-        return True
-
-    def _stop_at(self, reply: Reply, samples: int, now: float) -> None:
-        """Silence a reply of which the client heard no more than this, nor more than was played."""
-        heard = min(samples, reply.heard_samples(now))
-        self.change(reply.truncate(heard, now))
-        sounded = self._playback.sounding is reply
-        if reply is self.reply:
-            self.drop_speculation()
-            self.interrupt_reply("client_cancelled", None, now)
-        else:
-            self.interrupt_tail(now)
-        if not sounded or self._playback.sounding is reply:  # else that it was silenced has been told, and where
-            self._playback.tell_truncated(reply.item_id, heard * 1000 // reply.config.output_rate_hz)
 
     # --- time -------------------------------------------------------------------------------------------------
 
@@ -326,27 +266,25 @@ class Answering:
         """When :meth:`advance` wants to be called at the latest."""
         times = self._engine_deadlines.times(self._active())
         reply = self.reply
-        if self.held_at is not None:
-            times.append(self.held_at + HOLD_MS / 1000)
-        elif reply is not None and reply.all_sent:
-            times.append(reply.clock.dry_at(now) if reply.silent_since is None else reply.silent_since + HANG_UP_S)
-        others = (self._playback.deadline(reply, now), self.control.deadline())
+        if not self.held and reply is not None and reply.all_sent:
+            times.append(reply.over_at(now))
+        others = (self.holding.deadline(), self.playback.deadline(reply, now), self.control.deadline())
         times += [time for time in others if time is not None]
         return min(times, default=None)
 
     def advance(self, now: float) -> None:
         """Move on what time or the last event made ready."""
-        self._marks.advance((self.reply, self._playback.tail), now)
+        self._marks.advance((self.reply, self.playback.tail), now)
         self._engine_deadlines.advance(self._active(), now)
         self._speculation.drop_failed()
         reply = self.reply
-        if reply is not None and self.held_at is None and self._over(reply, now):
+        if reply is not None and not self.held and reply.over(now, waits=self.config.turn.barge_in is BargeIn.HOLD):
             status: Status = "failed" if reply.failure else "completed"
             if reply.generated == "length" and not reply.failure:
                 self._end(reply, "incomplete", "max_output_tokens", reply.heard_item(now), now)
             else:
                 self._end(reply, status, "error" if reply.failure else None, reply.heard_item(now), now)
-        self._playback.advance(self.reply, now)
+        self.playback.advance(self.reply, now)
         self.control.on_time(now)
 
     def restart_idle(self, now: float) -> None:
@@ -363,11 +301,11 @@ class Answering:
         """After a defect: end what is being made, whatever state it is in."""
         self._speculation.forget()
         self.control.abandon()
-        self._playback.tail = self.held_at = None
+        self.playback.tail = self.holding.since = None
         reply, self.reply = self.reply, None
         for epoch in range(max(1, self._epoch - 1), self._epoch + 1):
             self._emit(CancelEpoch(epoch))
-        self._playback.clear()
+        self.playback.clear()
         if reply is not None and reply.live:
             reply.failure = ("internal_error", "a defect ended this response")
             item = reply.item("failed", reply.heard_text(now), cut=True)
@@ -379,11 +317,11 @@ class Answering:
         """The call ends: stop every job."""
         for reply in self._active():
             self._emit(CancelEpoch(reply.epoch))
-        self._playback.clear()
+        self.playback.clear()
         if self.reply is not None:
-            self._emit(RecordTurn(self.reply.turn_times()))
+            self._emit(RecordTurn(self.reply.stopwatch.record(reply.usage)))
         self._speculation.forget()
-        self.reply = self._playback.tail = self.held_at = None
+        self.reply = self.playback.tail = self.holding.since = None
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -400,14 +338,14 @@ class Answering:
             metadata=metadata,
             utterance=utterance.id if utterance else 0,
             speech_end_at=utterance.speech_end_at if utterance else now,
-            free_at=self._playback.tail.clock.expected_dry_at(now) if self._playback.tail is not None else 0.0,
+            free_at=self.playback.tail.clock.expected_dry_at(now) if self.playback.tail is not None else 0.0,
             first_clause_chars=SHORT_CLAUSE_CHARS if self.load.short_clauses else FIRST_CLAUSE_CHARS,
             emit=self._emit,
         )
 
     def _go_live(self, reply: Reply) -> None:
         self.reply = reply
-        self.held_at = None
+        self.holding.since = None
         self.idle_since = None
         previous = self._conversation.last_id
         self._conversation.add(reply.go_live(previous))
@@ -416,41 +354,18 @@ class Answering:
     def _end(self, reply: Reply, status: Status, reason: Reason | None, item: Item, now: float) -> None:
         self.change(item)
         reply.finish(status, reason, item)
-        self._emit(RecordTurn(reply.turn_times()))
-        self._past.append(reply)
-        self.reply = self.held_at = None
+        self._emit(RecordTurn(reply.stopwatch.record(reply.usage)))
+        self.past.append(reply)
+        self.reply = self.holding.since = None
         self.idle_since = now
         if status in ("completed", "incomplete") and reply.heard_samples(now) < reply.ledger.samples:
-            self._playback.tail = reply
+            self.playback.tail = reply
             self.idle_since = reply.clock.expected_dry_at(now)
-        self._hand_over_calls(reply, status, now)
+        self.control.take(reply, status, now)
         if reply.ends_call is not None:
             self.end_cause = reply.ends_call
         elif status == "failed" and self.config.apology and not reply.is_apology:
             self.say(self.config.apology, now, apology=True)
-
-    def _over(self, reply: Reply, now: float) -> bool:
-        if not reply.config.audio_output:
-            return reply.generated is not None
-        if not reply.all_sent:
-            return False
-        waits = self.config.turn.barge_in is BargeIn.HOLD or reply.ends_call is not None or reply.calls
-        if waits and now < reply.clock.dry_at(now):
-            reply.silent_since = None
-            return False
-        if not reply.hangs_up or not reply.ledger.samples:
-            return True
-        reply.silent_since = now if reply.silent_since is None else reply.silent_since
-        return now >= reply.silent_since + HANG_UP_S
-
-    def _hand_over_calls(self, reply: Reply, status: Status, now: float) -> None:
-        """Its tools act now that all of it was heard; those of a reply that was cut never do."""
-        if status in ("completed", "incomplete"):
-            self.control.begin(reply.calls, reply.item_id, reply.config, now)
-        elif reply.failure:
-            self.control.drop(reply.calls, reply.item_id, "reply_failed", "not done: the reply could not be spoken")
-        else:
-            self.control.drop(reply.calls, reply.item_id, "interrupted", "not done: the caller spoke before")
 
     def _begin_round(self, utterance: Utterance | None) -> None:
         self.control.reply_begins(answers_caller=utterance is not None or self.owed)
@@ -468,7 +383,7 @@ class Answering:
 
     def _played(self, epoch: int) -> Reply | None:
         """The reply of an epoch that is or was heard."""
-        replies = (self.reply, *reversed(self._past))
+        replies = (self.reply, *reversed(self.past))
         return next((reply for reply in replies if reply is not None and reply.epoch == epoch), None)
 
     def _find(self, epoch: int, late: str) -> Reply | None:

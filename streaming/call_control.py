@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streaming.config import SessionConfig
 from streaming.conversation import Conversation, Item, ItemError, PartKind
 from streaming.effects import Count, Effect, HoldCaller, Notify, SendDtmf, Transfer
 from streaming.events import ControlDone
 from streaming.jobs import ToolCall, ToolCalled
-from streaming.notices import ItemAdded
+from streaming.notices import ItemAdded, Status
+from streaming.reply import Reply
 from streaming.tools import Action, HangUp, HoldFor, Press, ToolError, TransferTo, read_call
 
 TRANSFER_BOUND_S = 120.0
@@ -95,17 +95,25 @@ class CallControl:
         self._rounds = self._rounds + 1 if self.owed and not answers_caller else 0
         self.owed = False
 
+    def take(self, reply: Reply, status: Status, now: float) -> None:
+        """A reply has ended. Its tools act now that all of it was heard; those of a reply that was cut never do."""
+        if status in ("completed", "incomplete"):
+            self._begin(reply, now)
+        elif reply.failure:
+            self._drop(reply, "reply_failed", "not done: the reply could not be spoken")
+        else:
+            self._drop(reply, "interrupted", "not done: the caller spoke before")
+
     # --- a reply's calls --------------------------------------------------------------------------------------
 
-    def begin(self, calls: Sequence[ToolCalled], item_id: str, config: SessionConfig, now: float) -> None:
-        """The reply of this item was heard to its end: do what it calls for, what ends the call after all else.
-        ``config`` is the reply's: it says what tools it had."""
+    def _begin(self, reply: Reply, now: float) -> None:
+        """Do what it calls for, what ends the call after all else."""
         todo: list[tuple[ToolCall, Action]] = []
-        at = item_id
-        for call in self._named(calls):
+        at = reply.item_id
+        for call in self._named(reply.calls):
             at = self._file_call(call, at)
             try:
-                todo.append((call, read_call(call.name, call.arguments, config)))
+                todo.append((call, read_call(call.name, call.arguments, reply.config)))
             except ToolError as error:
                 self._emit(Count("tool_call_refused"))
                 self._file_result(call, error.code, str(error))
@@ -114,10 +122,9 @@ class CallControl:
         self._waiting.extend(todo)
         self._next(now)
 
-    def drop(self, calls: Sequence[ToolCalled], item_id: str, code: str, message: str) -> None:
-        """The reply of this item was cut: none of its calls is done."""
-        at = item_id
-        for call in self._named(calls):
+    def _drop(self, reply: Reply, code: str, message: str) -> None:
+        at = reply.item_id
+        for call in self._named(reply.calls):
             self._emit(Count("tool_call_dropped"))
             at = self._file_call(call, at)
             self._file_result(call, code, message)

@@ -9,6 +9,7 @@ from streaming.conversation import Conversation, ItemError, PartKind
 from streaming.events import CreateItem, DeleteItem, RetrieveItem, TruncateItem
 from streaming.listening import Listening
 from streaming.notices import CommandFailed, ItemAdded, ItemDeleted, ItemRetrieved, Notice
+from streaming.truncating import Truncating
 
 
 class ItemCommands:
@@ -20,6 +21,7 @@ class ItemCommands:
         self._conversation = conversation
         self._listening = listening
         self._answering = answering
+        self._truncating = Truncating(answering)
         self._notify = notify
 
     def create(self, event: CreateItem, now: float) -> None:
@@ -55,7 +57,7 @@ class ItemCommands:
                 raise ItemError(
                     "invalid_truncate", "only the audio of an assistant message can be truncated", "item_id"
                 )
-            if not self._answering.truncate(event.item_id, event.audio_end_ms, now):
+            if not self._truncating.truncate(event.item_id, event.audio_end_ms, now):
                 raise ItemError("invalid_truncate", "its audio is shorter than that, or long forgotten", "audio_end_ms")
         except ItemError as error:
             self._refuse(error, event.event_id)

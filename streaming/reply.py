@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-import msgspec
-
 from streaming.config import SessionConfig
 from streaming.conversation import Item, PartKind
 from streaming.effects import (
@@ -35,10 +33,10 @@ from streaming.notices import (
     Status,
 )
 from streaming.pacing import PlayoutClock
+from streaming.stopwatch import Stopwatch
 from streaming.text.clauses import ClauseSplitter, Segment
 from streaming.text.speakable import speakable
 from streaming.tools import END_CALL, definitions, may_call
-from streaming.turn_times import TurnTimes
 
 AHEAD_S = 3.0
 """Speech is made at most this far ahead of what the caller hears."""
@@ -52,6 +50,8 @@ STEP_S = 15.0
 
 MAX_REPLY_CHARS = 20_000
 MAX_CALLS = 8
+HANG_UP_S = 0.5
+"""From the agent's last word until it hangs up: a caller who has more to say can begin to."""
 
 FRAME_MS = 20
 """The longest frame of any leg: less than this may stay behind in a pacer."""
@@ -89,8 +89,7 @@ class Reply:
         self.raw = ""
         self.ledger = HeardLedger(config.output_rate_hz)
         self.clock = PlayoutClock(config.output_rate_hz, free_at)
-        self.times = TurnTimes(response_id, utterance, speculative=False)
-        self.speech_end_at = speech_end_at
+        self.stopwatch = Stopwatch(response_id, utterance, speech_end_at)
         self.is_apology = False
         self.ends_call: str | None = None
         self.failure: tuple[str, str] | None = None
@@ -99,8 +98,6 @@ class Reply:
         """Why the text ended ("stop", "length"), None while it goes on."""
         self.calls: list[ToolCalled] = []
         """The tools it calls: none acts before all of it was heard."""
-        self.silent_since: float | None = None
-        """When all of it had been heard, of a reply that hangs up: a moment later the line may close."""
         self.progress_at = speech_end_at
         self.status: Status = "in_progress"
         self._call_id = call_id
@@ -114,6 +111,8 @@ class Reply:
         self._announced_chars = 0
         self._announced_segments = 0
         self._previous_item_id: str | None = None
+        self._silent_since: float | None = None
+        """When all of it had been heard, of a reply that hangs up."""
         self._heard_override: int | None = None
         self._most_sent_samples = 0
 
@@ -122,7 +121,7 @@ class Reply:
     def generate(self, messages: tuple[Message, ...], now: float, *, speculative: bool) -> None:
         """Ask for the text."""
         self.progress_at = now
-        self.times = msgspec.structs.replace(self.times, speculative=speculative)
+        self.stopwatch.begin(speculative=speculative)
         self._emit(
             Generate(
                 call=self._call_id,
@@ -156,8 +155,7 @@ class Reply:
 
     def add_text(self, text: str, now: float) -> None:
         self.progress_at = now
-        if self.times.first_token_ms is None:
-            self._stamp("first_token_ms", now)
+        self.stopwatch.first("first_token_ms", now)
         too_long = len(self.raw) + len(text) > MAX_REPLY_CHARS
         text = text[: MAX_REPLY_CHARS - len(self.raw)]
         self.raw += text
@@ -192,16 +190,15 @@ class Reply:
     def add_audio(self, segment: int, samples: int, words: tuple[WordEnd, ...], *, last: bool, now: float) -> None:
         self.progress_at = now
         self.ledger.add_audio(segment, samples, words, last=last)
-        if samples and self.times.first_audio_ms is None:
-            self._stamp("first_audio_ms", now)
+        if samples:
+            self.stopwatch.first("first_audio_ms", now)
         if last:
             self._in_synthesis = None
             self.synthesize_next(now)
 
     def sent(self, position_samples: int, now: float) -> None:
         self.progress_at = now
-        if self.times.first_sent_ms is None:
-            self._stamp("first_sent_ms", now)
+        self.stopwatch.first("first_sent_ms", now)
         self.clock.sent(position_samples, now)
         self._most_sent_samples = max(self._most_sent_samples, position_samples)
         while self._announced_segments < len(self._ends):
@@ -259,6 +256,26 @@ class Reply:
         """A failed reply may end inside a segment, whose last piece is too short for a frame and never leaves."""
         left = self.config.output_rate_hz * FRAME_MS // 1000 if self.failure else 0
         return self.made and self.clock.sent_samples + left >= self.ledger.samples
+
+    def over(self, now: float, *, waits: bool) -> bool:
+        """Whether nothing of it is left to do: all was sent, or where it ``waits``, heard."""
+        if not self.config.audio_output:
+            return self.generated is not None
+        if not self.all_sent:
+            return False
+        if not (waits or self.ends_call is not None or self.calls):
+            return True
+        if now < self.clock.dry_at(now):
+            self._silent_since = None
+            return False
+        if not self.hangs_up or not self.ledger.samples:
+            return True
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        return now >= self._silent_since + HANG_UP_S
+
+    def over_at(self, now: float) -> float:
+        """When :meth:`over` may become true by time alone."""
+        return self.clock.dry_at(now) if self._silent_since is None else self._silent_since + HANG_UP_S
 
     @property
     def waits_for_engine(self) -> bool:
@@ -328,27 +345,6 @@ class Reply:
         self._emit(Notify(OutputEnded(self.response_id, self.item(status, told), self._previous_item_id, told)))
         self._emit(Notify(ResponseDone(self._snapshot(reason, item))))
 
-    def stamp_cut(self, onset_at: float, now: float) -> None:
-        """Record how long after the caller's onset the reply was silenced."""
-        if self.times.cut_to_silence_ms is None:
-            self.times = msgspec.structs.replace(self.times, cut_to_silence_ms=(now - onset_at) * 1000)
-
-    def stamp_turn(self, *, decision_at: float | None, final_at: float | None) -> None:
-        """Record when the turn was decided and its transcript was there."""
-        self.times = msgspec.structs.replace(
-            self.times,
-            decision_ms=None if decision_at is None else (decision_at - self.speech_end_at) * 1000,
-            final_ms=None if final_at is None else (final_at - self.speech_end_at) * 1000,
-        )
-
-    def turn_times(self) -> TurnTimes:
-        return msgspec.structs.replace(
-            self.times,
-            prompt_tokens=self.usage.prompt_tokens,
-            prefilled_tokens=self.usage.prefilled_tokens,
-            completion_tokens=self.usage.completion_tokens,
-        )
-
     def item(self, status: Status, text: str | None = None, *, cut: bool = False) -> Item:
         kind = PartKind.OUTPUT_AUDIO if self.config.audio_output else PartKind.OUTPUT_TEXT
         state: Literal["in_progress", "completed", "incomplete"] = "incomplete"
@@ -364,8 +360,7 @@ class Reply:
             index = self.ledger.add_segment(segment.start, segment.end, segment.text, spoken)
             self._texts.append(spoken.text)
             self._ends.append(segment.end)
-            if self.times.first_clause_ms is None:
-                self._stamp("first_clause_ms", now)
+            self.stopwatch.first("first_clause_ms", now)
             if spoken.text:
                 self._waiting.append(index)
             else:
@@ -387,9 +382,6 @@ class Reply:
             self._announced_chars = end
             notice = OutputTranscriptDelta if self.config.audio_output else OutputTextDelta
             self._emit(Notify(notice(self.response_id, self.item_id, delta)))
-
-    def _stamp(self, name: str, now: float) -> None:
-        self.times = msgspec.structs.replace(self.times, **{name: (now - self.speech_end_at) * 1000})
 
     def _snapshot(self, reason: Reason | None = None, item: Item | None = None) -> Response:
         code, message = self.failure if self.failure and self.status == "failed" else (None, None)

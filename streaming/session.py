@@ -110,7 +110,7 @@ class Session:
             return "ended"
         if self._answering.reply is not None:
             reply = self._answering.reply
-            if self._answering.held_at is not None:
+            if self._answering.held:
                 return "held"
             return "speaking" if reply.clock.sent_samples else "thinking"
         if (acting := self._answering.control.state) is not None:
@@ -326,7 +326,7 @@ class Session:
             return
         self._listening.on_time(now)
         self._keypad.on_time(now)
-        if self._answering.held_at is not None:
+        if self._answering.held:
             spoken = self._listening.newest
             if spoken is None:
                 self._answering.release()

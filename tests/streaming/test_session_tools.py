@@ -9,11 +9,11 @@ import pytest
 from streaming import effects as fx
 from streaming import events as ev
 from streaming import notices as nt
-from streaming.answering import HANG_UP_S
 from streaming.call_control import CONTROL_BOUND_S, MAX_ROUNDS, TRANSFER_BOUND_S
 from streaming.config import BargeIn, ResponseOptions, SessionConfig, TurnDetection, TurnMode
 from streaming.conversation import PartKind
 from streaming.jobs import Generate, Message, Token, ToolCalled
+from streaming.reply import HANG_UP_S
 from streaming.tools import TOOL_NAMES
 from tests.streaming.scene import Scene, Script
 
