@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from engines.api import Pcm16
 from gateway.playout import Wire
 from gateway.transports.phone.line import PhoneLine, PlayoutOwner
@@ -13,6 +15,10 @@ from streaming.notices import Notice
 LEAD_MS = {PlayoutOwner.OURS: 40, PlayoutOwner.THEIRS: 300}
 """How far ahead of the caller's ear audio is sent: two frames, or enough for a network's hiccups where a barge-in can
 clear it."""
+
+
+SEAM_MS = 5
+"""What a reply that was silenced fades out in, and one that goes on fades in: a step from a loud sample is a click."""
 
 
 class PhoneLeg:
@@ -27,6 +33,11 @@ class PhoneLeg:
         self.control = control
         self.notify = notified
         self._line = line
+        self._frame_samples = line.rate_hz * 20 // 1000
+        self._fade = np.linspace(0.0, 1.0, line.rate_hz * SEAM_MS // 1000, endpoint=False)
+        self._last_sample = 0
+        self._cut = False
+        """The next frame follows on nothing that was heard."""
 
     @property
     def wire(self) -> Wire:
@@ -39,7 +50,21 @@ class PhoneLeg:
         return self.held or self._line.congested
 
     def play(self, response_id: str, item_id: str, pcm: Pcm16) -> None:
+        if self._cut:
+            self._cut = False
+            pcm = pcm.copy()
+            begun = pcm[: len(self._fade)]
+            begun[:] = begun * self._fade
+        self._last_sample = int(pcm[-1])
         self._line.play(pcm)
 
     def clear(self) -> bool:
-        return self._line.clear()
+        """Where a frame is heard as it is sent, what was cut off fades out in one more."""
+        dropped = self._line.clear()
+        last, self._last_sample = self._last_sample, 0
+        if not self._cut and last and self._line.owner is PlayoutOwner.OURS and not self.congested:
+            frame = np.zeros(self._frame_samples, np.int16)
+            frame[: len(self._fade)] = last * (1.0 - self._fade)
+            self._line.play(frame)
+        self._cut = True
+        return dropped
