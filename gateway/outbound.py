@@ -236,7 +236,7 @@ def _permit(gateway: Gateway, dialler: Dialler | None, asked: Asked) -> tuple[De
         raise NotAllowed("sip_disabled", "calls are placed by SIP, and sip.enabled is off")
     gateway.agents.get(asked.agent)
     if asked.caller and asked.caller not in settings.callers:
-        raise NotAllowed("caller_not_allowed", "outbound.callers does not have this caller")
+        raise NotAllowed("caller_not_allowed", "this caller is not in outbound.callers")
     destination = parse_destination(
         asked.to, trunk=_trunk_domain(gateway.settings), longest_extension=settings.longest_extension
     )

@@ -88,18 +88,18 @@ class OutboundPolicy:
     def judge(self, destination: Destination) -> None:
         """The rules alone. Raises :class:`NotAllowed`."""
         if any(entry.names_number(destination) or entry.names_host(destination) for entry in self._deny):
-            raise NotAllowed("destination_denied", "outbound.deny forbids this destination")
+            raise NotAllowed("destination_denied", "this destination is forbidden by outbound.deny")
         if destination.user in EMERGENCY:
             raise NotAllowed("emergency_number", "an agent does not call emergency services")
         if destination.host and not any(entry.names_host(destination) for entry in self._allow):
-            raise NotAllowed("destination_not_allowed", "outbound.allow does not name this host (with its port)")
+            raise NotAllowed("destination_not_allowed", "this host (with its port) is not in outbound.allow")
         if destination.number:
             self._judge_number(destination)
 
     def _judge_number(self, destination: Destination) -> None:
         allowed = max((len(entry.prefix) for entry in self._allow if entry.names_number(destination)), default=0)
         if not allowed:
-            raise NotAllowed("destination_not_allowed", "outbound.allow has no beginning of this number")
+            raise NotAllowed("destination_not_allowed", "no beginning of this number is in outbound.allow")
         dear = max((len(prefix) for prefix in PREMIUM_RATE if destination.number.startswith(prefix)), default=0)
         if allowed < dear:
             raise NotAllowed(
