@@ -19,7 +19,7 @@ from gateway.realtime.client_events import ParsedEvent, parse_event
 from gateway.realtime.errors import ProtocolError, Rejected
 from gateway.realtime.items import read_item
 from gateway.realtime.responses import read_options
-from gateway.realtime.session_lock import IGNORED, open_fields, refuse_event, refuse_session, show_locked
+from gateway.realtime.session_lock import IGNORED, hide_tools, open_fields, refuse_event, refuse_session, show_locked
 from gateway.realtime.session_object import Locks, Session, SessionDefaults, WireFormat, merge
 from gateway.realtime.session_patch import EXTENSIONS, SessionPatch
 from streaming.config import ResponseOptions, SessionConfig
@@ -257,6 +257,8 @@ class RealtimeProtocol:
 
     def encode(self, notice: Notice) -> None:
         """Queue the events of a notice, in the order the protocol promises."""
+        if self._locked:
+            notice = hide_tools(notice)
         if self._wanted(notice):
             for event in server_events.events_of(notice, self._session, self._conversation_id, self._now_s):
                 self._send(event)

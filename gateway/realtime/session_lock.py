@@ -17,6 +17,7 @@ from gateway.realtime import client_events as client
 from gateway.realtime.client_events import ClientItem, ParsedEvent
 from gateway.realtime.errors import Rejected
 from gateway.realtime.session_patch import AudioPatch, InputPatch, OutputPatch, SessionPatch, TranscriptionPatch
+from streaming.notices import ItemAdded, ItemRetrieved, Notice
 
 CODE = "session_locked"
 
@@ -90,6 +91,13 @@ def show_locked(session: dict[str, Any]) -> dict[str, Any]:
         transcription = {name: getattr(heard["transcription"], name) for name in ("model", "language")}
         shown["audio"] = {**shown["audio"], "input": {**heard, "transcription": transcription}}
     return shown
+
+
+def hide_tools(notice: Notice) -> Notice:
+    """A notice as it is told: that the agent did something is no secret, how it is told to is."""
+    if isinstance(notice, ItemAdded | ItemRetrieved) and not notice.item.spoken:
+        return replace(notice, item=replace(notice.item, text=""))
+    return notice
 
 
 def _refuse_item(item: ClientItem) -> None:

@@ -131,6 +131,7 @@ class Session(msgspec.Struct, frozen=True):
             output_rate_hz=self.output_format.rate_hz,
             max_output_tokens=output_tokens(self.max_output_tokens),
             turn=self.turn,
+            tools=() if self.tool_choice == "none" else defaults.config.tools,
         )
 
     def show(self) -> dict[str, Any]:

@@ -137,3 +137,47 @@ def test_engines_that_fail() -> None:
     wire.scene.say("hello there", wait_ms=6_000)
     wire.checker.finish()
     assert wire.done() == [("failed", None)]
+
+
+def calling(config: SessionConfig, *, locked: bool = False) -> Wire:
+    """A turn whose reply presses a key."""
+    asked: list[int] = []
+    script = Script(
+        reply=lambda _: asked.append(1) or "One moment.",  # type: ignore[func-returns-value]
+        calls=lambda _: [("send_dtmf", '{"digits":"17"}')] if len(asked) == 1 else [],
+    )
+    wire = Wire(config, script)
+    if locked:
+        wire.protocol.lock()
+    wire.scene.say("press the keys please", wait_ms=6_000)
+    wire.checker.finish()
+    return wire
+
+
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("barge_in", list(BargeIn))
+def test_the_agent_s_own_tools_are_items_that_no_client_is_asked_to_answer(barge_in: BargeIn, locked: bool) -> None:
+    config = SessionConfig(turn=TurnDetection(barge_in=barge_in), tools=("send_dtmf",))
+    wire = calling(config, locked=locked)
+    items = [event["item"] for event in wire.events if event["type"] == "conversation.item.added"]
+    called, result = (item for item in items if item["type"] != "message")
+    assert (called["type"], result["type"]) == ("function_call", "function_call_output")
+    assert called["name"] == "send_dtmf"
+    assert called["call_id"] == result["call_id"]
+    said = ("", "") if locked else ('{"digits":"17"}', '{"status":"done"}')
+    assert (called["arguments"], result["output"]) == said
+    outputs = [event["item"]["type"] for event in wire.events if event["type"] == "response.output_item.done"]
+    assert outputs == ["message", "message"], "there a stock client would look for the tool among its own"
+    kinds = {event["type"] for event in wire.events}
+    assert not any("function_call" in kind for kind in kinds)
+    assert wire.done() == [("completed", None)] * 2
+
+
+def test_a_client_that_wants_no_tools_has_none() -> None:
+    config = SessionConfig(tools=("send_dtmf",))
+    wire = Wire(config)
+    assert wire.protocol.config.tools == ("send_dtmf",)
+    wire.protocol.receive('{"type": "session.update", "session": {"type": "realtime", "tool_choice": "none"}}')
+    assert wire.protocol.config.tools == ()
+    wire.protocol.receive('{"type": "session.update", "session": {"type": "realtime", "tool_choice": "auto"}}')
+    assert wire.protocol.config.tools == ("send_dtmf",)
