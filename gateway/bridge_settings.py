@@ -105,6 +105,9 @@ class FreeswitchSettings(BaseModel):
     rate_hz: Literal[8_000, 16_000] = Field(
         default=16_000, description="of the stream, as its start command says (8k, 16k); answers have it, too"
     )
+    transfers: bool = Field(
+        default=False, description="a script of FreeSWITCH obeys the transfer messages of the stream"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> FreeswitchSettings:

@@ -159,7 +159,9 @@ class JambonzSettings(_CarrierTable):
     stream_token: Token = Field(
         default=None, description="password of a stream that no webhook of ours began (basic auth, or ?token=)"
     )
-    rate_hz: Literal[8_000, 16_000, 24_000] = Field(default=16_000, description="of the audio, both ways")
+    rate_hz: Literal[8_000, 16_000, 24_000] = Field(
+        default=8_000, description="of the audio, both ways; jambonz loses marks unless it is the phone's own"
+    )
     api_url: WebUrl = Field(default="", description="base URL of the REST API: there is one at each installation")
 
     @model_validator(mode="after")

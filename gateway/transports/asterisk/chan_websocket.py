@@ -71,7 +71,7 @@ class Asterisk:
 
     name = "asterisk"
     signs_upgrade = True
-    subprotocol = "media"
+    subprotocol: str | None = "media"
     api_url = ""
 
     def __init__(self, settings: AsteriskSettings, now: Callable[[], float]) -> None:
