@@ -91,7 +91,7 @@ async def _until_answered(session: OutgoingSession, line: OutgoingLine, ring_s: 
             await line.answered.wait()
     except TimeoutError:
         session.hang_up()
-        raise DialFailed("no_answer") from None
+        raise DialFailed("no_answer" if session.has_progress else "unreachable") from None
     if line.status is not None:
         raise DialFailed(_CODES.get(line.status, "failed"), line.status)
     if line.over.is_set():

@@ -42,7 +42,8 @@ class OutgoingSession(Session):
         self._peer = peer
         self._asking: Asking | None = None
         self._early: str | None = None
-        self._has_progress = False
+        self.has_progress = False
+        """Whether the other side has said anything."""
         self._cancelled = False
 
     def invite(self, sdp: Sdp) -> None:
@@ -68,7 +69,7 @@ class OutgoingSession(Session):
                 self.close()
                 return
             self.timed.start("cancel", TIMEOUT_S, self._give_up)
-            if self._has_progress:
+            if self.has_progress:
                 self._cancel()
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ class OutgoingSession(Session):
             self._fail(response.status)
 
     def _progress(self, response: Response) -> None:
-        first, self._has_progress = not self._has_progress, True
+        first, self.has_progress = not self.has_progress, True
         if self._cancelled:
             if first:
                 self._cancel()  # before the first answer there was nothing to cancel (9.1)
