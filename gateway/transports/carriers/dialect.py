@@ -220,10 +220,12 @@ class Carrier(Protocol):
     name: str
     signs_upgrade: bool
     """Whether :meth:`check_upgrade` proves who connects. If not, the stream needs a ticket, or ``stream_token``."""
-    subprotocol: str | None
-    """To accept the stream with."""
     api_url: str
     """Base URL of its REST API; empty: there are no credentials for one, and abilities that need it are missing."""
+
+    @property
+    def subprotocol(self) -> str | None:
+        """To accept the stream with, if it is offered."""
 
     def check_upgrade(self, asked: Asked) -> None:
         """Raises :class:`Unauthentic`. Without ``signs_upgrade``: judges ``stream_token`` for a stream without

@@ -34,6 +34,9 @@ TAIL_S = 0.15
 """Without audio after a mark, what was said is all there is for now; less than audio is sent ahead, so that nothing
 sounds broken."""
 
+MAX_AUDIO_S = 2
+"""Of one message; carriers send 20 to 100 ms. Longer ones are dropped, and counted: they would hold up other calls."""
+
 MAX_MARKS = 256
 """That may be out at once: one every 200 ms, some 40 s of them. Beyond, a mark is not sent, and counted."""
 
@@ -185,7 +188,9 @@ class CarrierLine:
                 if cleared is None:
                     self._count("carrier_unknown_mark")
                 else:
-                    dropped = cleared and self._dialect.marks_return_on_clear if event.cleared is None else event.cleared
+                    dropped = (
+                        cleared and self._dialect.marks_return_on_clear if event.cleared is None else event.cleared
+                    )
                     self._tell().mark_played(event.name, cleared=dropped)
             case Cleared():
                 self._forget_cleared()
@@ -213,6 +218,9 @@ class CarrierLine:
 
     def _hear(self, audio: Audio) -> None:
         self._frames_in += 1
+        if len(audio.payload) > MAX_AUDIO_S * self._block_bytes:
+            self._count("carrier_audio_too_long")
+            return
         at_ms = audio.at_ms
         for at in range(0, len(audio.payload), self._block_bytes):
             pcm = self._decode(audio.payload[at : at + self._block_bytes])

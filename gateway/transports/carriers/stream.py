@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,8 +38,9 @@ START_S = 10.0
 MAX_BEFORE_START = 64
 SILENT_S = 30.0
 """Carriers send audio all the time: one that says nothing for this long is gone (``media_timeout``)."""
-MAX_MESSAGE = 256 * 1024
+MAX_MESSAGE = 128 * 1024
 """Characters or bytes of one message: two seconds of any carrier's audio. Larger ones are dropped, and counted."""
+LARGE_MESSAGE = 4 * 1024
 TURN_MESSAGES = 16
 """Read in a row before others have their turn."""
 CLOSE_S = 2.0
@@ -111,6 +111,7 @@ class _Stream:
         self._gateway = gateway
         self._desk = desk
         self._carrier = carrier
+        self._unyielded = 0
         self._dialect: Dialect = carrier.dialect(desk.publish(websocket, carrier))
 
     async def run(self, admission: Admission, known: Incoming | None) -> None:
@@ -146,7 +147,8 @@ class _Stream:
         return cause
 
     async def _receive(self, line: CarrierLine) -> None:
-        async for message in self._messages(SILENT_S):
+        while True:
+            message = await self._next(SILENT_S)
             if isinstance(message, _Gone):
                 line.lost(message.cause)
                 return
@@ -155,10 +157,10 @@ class _Stream:
 
     async def _started(self) -> Started | _Gone:
         """What comes before it is nothing of a call."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_S):
-                count = 0
-                async for message in self._messages(START_S):
+                for _ in range(MAX_BEFORE_START):
+                    message = await self._next(2 * START_S)
                     if isinstance(message, _Gone):
                         return message
                     for event in self._dialect.decode(message):
@@ -168,35 +170,29 @@ class _Stream:
                             return _Gone(event.cause)
                         if isinstance(event, Ignored) and event.reason:
                             self._gateway.metrics.count(f"carrier_{event.reason}")
-                    count += 1
-                    if count >= MAX_BEFORE_START:
-                        return _Gone("no_start")
-        except TimeoutError:
-            pass
         return _Gone("no_start")
 
-    async def _messages(self, silent_s: float) -> AsyncIterator[Message | _Gone]:
-        """Until it is gone, which is the last."""
-        number = 0
+    async def _next(self, silent_s: float) -> Message | _Gone:
+        """Others have their turn between a few small messages, and after a large one."""
         while True:
-            number += 1
-            if number % TURN_MESSAGES == 0:
+            self._unyielded += 1
+            if self._unyielded >= TURN_MESSAGES:
+                self._unyielded = 0
                 await asyncio.sleep(0)
             try:
                 async with asyncio.timeout(silent_s):
                     received = await self._websocket.receive()
             except TimeoutError:
-                yield _Gone("media_timeout")
-                return
+                return _Gone("media_timeout")
             if received["type"] == "websocket.disconnect":
-                yield _Gone("caller_hung_up" if _said_goodbye(received) else "connection_lost")
-                return
+                return _Gone("caller_hung_up" if _said_goodbye(received) else "connection_lost")
             text = received.get("text")
             message: Message = text if text is not None else received.get("bytes") or b""
-            if len(message) > MAX_MESSAGE:
-                self._gateway.metrics.count("carrier_message_too_large")
-                continue
-            yield message
+            if len(message) > LARGE_MESSAGE:
+                self._unyielded = TURN_MESSAGES
+            if len(message) <= MAX_MESSAGE:
+                return message
+            self._gateway.metrics.count("carrier_message_too_large")
 
     async def _send(self, message: Message) -> None:
         if isinstance(message, str):

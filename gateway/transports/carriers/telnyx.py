@@ -174,7 +174,7 @@ class TelnyxDialect:
             case "media":
                 return self._media(wire.part(said, "media"))
             case "start":
-                return (self._start(wire.part(said, "start")),)
+                return (self._start(said, wire.part(said, "start")),)
             case "dtmf":
                 digit = wire.key(wire.part(said, "dtmf").get("digit"))
                 return (Key(digit) if digit is not None else Ignored("bad_digit"),)
@@ -189,12 +189,14 @@ class TelnyxDialect:
                 return (Ignored("vendor_error"),)
         return (Ignored("unknown_event"),)
 
-    def _start(self, start: dict[str, Any]) -> CarrierEvent:
+    def _start(self, said: dict[str, Any], start: dict[str, Any]) -> CarrierEvent:
         if self._started:
             return Ignored("second_start")
         form = wire.part(start, "media_format")
         encoding = _ENCODINGS.get(wire.text(form, "encoding").upper())
         rate_hz = wire.number(form, "sample_rate") or 8_000.0
+        if not wire.text(said, "stream_id") and not wire.text(start, "call_control_id"):
+            return Ignored("bad_start")
         if encoding is None or rate_hz not in _RATES or (encoding is not Encoding.PCM16_BE and rate_hz != 8_000):
             return Ignored("bad_start")
         self._started = True
