@@ -118,7 +118,7 @@ class IncomingSession(Session):
             self._fail_early(487, "")
 
     def close(self) -> None:
-        if self.is_pending:
+        if not self._transaction.answered:
             self.respond(self._transaction, 487)
         super().close()
 

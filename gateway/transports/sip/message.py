@@ -327,7 +327,9 @@ def answer(
     """The response to a request (8.2.6): its Via lines, From, To (with ``to_tag``, unless it has one), Call-ID and
     CSeq as they came, its Record-Route where a dialog begins."""
     given = request.headers
-    made = Headers((name, value) for name, value in given if name in {"via", "from", "call-id", "cseq"})
+    made = Headers(("via", value) for value in given.all("via"))
+    for name in ("from", "call-id", "cseq"):
+        made.add(name, given.get(name))
     to = given.get("to")
     made.add("to", to if not to_tag or _has_tag(to) else f"{to};tag={to_tag}")
     if 100 < status < 300 and request.method == "INVITE":

@@ -56,10 +56,11 @@ class Refreshing:
         session.request("UPDATE", answered, lambda: session.fail("connection_lost", "no answer"), headers=headers)
 
     def _done(self, outcome: Outcome) -> None:
-        """Without a Session-Expires in the answer, or refused: again after the same time, unless nobody knows the
-        call any more."""
+        """Without a Session-Expires in the answer: again after the same time. Refused: soon enough that the other side
+        still waits, unless nobody knows the call any more."""
         session = self._session
         if outcome.status in {408, 481}:
             session.fail("connection_lost", "dialog lost")
         elif not session.over and self._interval is not None and not session.timed.runs("refresh", "expiry"):
-            session.timed.start("refresh", self._interval.refresh_after_s, self._refresh)
+            wait_s = self._interval.refresh_after_s if outcome.ok else self._interval.interval_s / 8
+            session.timed.start("refresh", wait_s, self._refresh)

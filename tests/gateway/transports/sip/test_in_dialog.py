@@ -1,0 +1,445 @@
+"""What happens in a call that is up: hold, late offers, session timers, keys, transfers."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.transports.sip.asking import Outcome
+from gateway.transports.sip.incoming import IncomingSession
+from gateway.transports.sip.message import Request, Response, parse
+from gateway.transports.sip.outgoing import OutgoingSession
+from tests.gateway.transports.sip.sip_rig import (
+    SDP,
+    Agent,
+    Ear,
+    FakeMedia,
+    Net,
+    Phone,
+    answers,
+    only_response,
+    request,
+    statuses,
+)
+
+LONG_S = 200.0
+
+
+class Call:
+    """Alice called Bob."""
+
+    def __init__(self, session_expires_s: int = 0) -> None:
+        self.net = Net()
+        self.alice = Agent(self.net, "192.0.2.1", session_expires_s=session_expires_s)
+        self.bob = Agent(self.net, "192.0.2.2", on_invite=answers, session_expires_s=session_expires_s)
+        self.session: OutgoingSession
+        self.session, self.ear, self.media = self.alice.call(self.bob)
+        self.net.run(1)
+        self.theirs: IncomingSession = self.bob.calls[0]
+        self.their_ear: Ear = self.bob.ears[0]
+        self.their_media: FakeMedia = self.bob.media[0]
+        self.outcomes: list[Outcome] = []
+
+    def sent_by_alice(self) -> list[str]:
+        return self.net.messages(self.alice.host)
+
+    def last(self, host: str, method: str) -> Request:
+        found = [parse(data) for _, source, data in self.net.log if source == host]
+        return next(one for one in reversed(found) if isinstance(one, Request) and one.method == method)
+
+    def ends_clean(self) -> None:
+        self.session.hang_up()
+        self.net.run(LONG_S)
+        assert self.alice.is_clean
+        assert self.bob.is_clean
+
+
+def test_hold_and_back() -> None:
+    call = Call()
+    call.media.words = " hold"
+    call.session.reoffer(call.outcomes.append)
+    call.net.run(1)
+    assert call.their_ear.told[-1] == "held"
+    call.media.words = ""
+    call.session.reoffer(call.outcomes.append)
+    call.net.run(1)
+    assert call.their_ear.told[-1] == "taken back"
+    assert call.outcomes == [Outcome(200), Outcome(200)]
+    call.ends_clean()
+
+
+def test_who_was_called_holds_too() -> None:
+    call = Call()
+    call.their_media.words = " hold"
+    call.theirs.reoffer(call.outcomes.append)
+    call.net.run(1)
+    assert call.ear.told[-1] == "held"
+    assert call.outcomes == [Outcome(200)]
+    call.ends_clean()
+
+
+def test_an_offer_that_will_not_do_changes_nothing() -> None:
+    call = Call()
+    call.media.words = " bad"
+    call.session.reoffer(call.outcomes.append)
+    call.net.run(1)
+    assert call.outcomes == [Outcome(488, "Not Acceptable Here")]
+    assert not call.session.over
+    assert call.their_media.heard == ["offer 1"]
+    call.ends_clean()
+
+
+def test_offers_that_cross_are_made_again_one_after_the_other() -> None:
+    call = Call()
+    call.session.reoffer(call.outcomes.append)
+    call.theirs.reoffer(call.outcomes.append)
+    call.net.run(0.5)
+    assert call.net.messages(call.bob.host).count("491 INVITE") == 1
+    assert call.net.messages(call.alice.host).count("491 INVITE") == 1
+    call.net.run(10)
+    assert call.outcomes == [Outcome(200), Outcome(200)]
+    call.ends_clean()
+
+
+def test_a_second_offer_waits_for_nothing_but_is_refused_here() -> None:
+    call = Call()
+    call.session.reoffer(call.outcomes.append)
+    call.session.reoffer(call.outcomes.append)
+    assert call.outcomes == [Outcome(491, "another offer is open")]
+    call.ends_clean()
+
+
+def test_offers_that_cross_for_ever_are_given_up() -> None:
+    call = Call()
+    call.theirs._offering = True  # and never done
+    call.session.reoffer(call.outcomes.append)
+    call.net.run(60)
+    assert call.outcomes == [Outcome(491, "Request Pending")]
+    call.theirs._offering = False
+    call.ends_clean()
+
+
+def test_hung_up_while_an_offer_is_open() -> None:
+    call = Call()
+    call.session.reoffer(call.outcomes.append)
+    call.session.hang_up()
+    call.net.run(LONG_S)
+    assert call.outcomes == [Outcome(487)]
+    assert call.alice.is_clean
+    assert call.bob.is_clean
+
+
+def test_an_offer_that_nobody_answers_ends_the_call() -> None:
+    call = Call()
+    call.net.loses = lambda data, number: True
+    call.session.reoffer(call.outcomes.append)
+    call.net.run(LONG_S)
+    assert call.outcomes == [Outcome(408)]
+    assert call.ear.told[-2:] == ["hung up: connection_lost", "closed"]
+    assert call.alice.is_clean
+
+
+def test_a_dialog_that_the_other_side_lost_is_ended() -> None:
+    call = Call()
+    call.theirs.close()
+    call.session.reoffer(call.outcomes.append)
+    call.net.run(1)
+    assert call.outcomes == [Outcome(481, "Call/Transaction Does Not Exist")]
+    assert call.ear.told[-2:] == ["hung up: connection_lost", "closed"]
+
+
+@pytest.mark.parametrize("update", [True, False])
+def test_the_caller_refreshes_at_half_of_the_interval(update: bool) -> None:
+    call = Call(session_expires_s=1_800)
+    if not update:
+        call.session.peer_allows = frozenset({"invite"})
+    call.net.run(890)
+    assert call.sent_by_alice() == ["INVITE", "ACK"]
+    call.net.run(20)
+    assert call.sent_by_alice()[2:] == (["UPDATE"] if update else ["INVITE", "ACK"])
+    call.net.run(900)
+    assert call.sent_by_alice().count("UPDATE" if update else "INVITE") == (2 if update else 3)
+    assert not call.session.over
+    assert not call.theirs.over
+    call.ends_clean()
+
+
+def test_a_peer_that_does_not_refresh_is_gone() -> None:
+    call = Call(session_expires_s=1_800)
+    call.session.timed.stop("refresh")
+    call.net.run(1_766)
+    assert not call.theirs.over
+    call.net.run(3)
+    assert call.their_ear.told[-2:] == ["hung up: connection_lost", "closed"]
+    assert call.ear.told[-2:] == ["hung up: caller_hung_up", "closed"]
+
+
+@pytest.mark.parametrize("update", [True, False])
+def test_a_refresh_that_nobody_answers_ends_the_call(update: bool) -> None:
+    call = Call(session_expires_s=1_800)
+    if not update:
+        call.session.peer_allows = frozenset({"invite"})
+    call.net.loses = lambda data, number: True
+    call.net.run(2_000)
+    assert call.ear.told[-2:] == ["hung up: connection_lost", "closed"]
+    assert call.their_ear.told[-2:] == ["hung up: connection_lost", "closed"]
+    assert call.alice.is_clean
+    assert call.bob.is_clean
+
+
+def test_a_refused_refresh_is_tried_again_and_an_unknown_call_is_over() -> None:
+    call = Call(session_expires_s=1_800)
+    call.theirs._offering = True
+    call.net.run(910)
+    assert call.net.messages(call.bob.host)[-1] == "491 UPDATE"
+    call.theirs._offering = False
+    call.net.run(230)
+    assert call.net.messages(call.bob.host)[-1] == "200 UPDATE"
+    call.theirs.close()
+    call.net.run(901)
+    assert call.ear.told[-2:] == ["hung up: connection_lost", "closed"]
+
+
+# --- a peer that writes by hand ----------------------------------------------------------------------------------------
+
+
+def up(phone: Phone, *extra: str, body: str = "offer 1") -> str:
+    """A call that was answered and acknowledged: our tag."""
+    phone.agent.on_invite = answers
+    said = phone.say(*request("INVITE", *extra, *([SDP] if body else [])), body=body)
+    response = said[-1]
+    assert isinstance(response, Response)
+    assert response.status == 200, statuses(said)
+    tag = response.to.tag
+    assert phone.say(*request("ACK", tag=tag, branch="z9hG4bKb"), body="") == []
+    return tag
+
+
+@pytest.fixture
+def phone() -> Phone:
+    return Phone.make()
+
+
+def test_late_offer(phone: Phone) -> None:
+    phone.agent.on_invite = answers
+    said = phone.say(*request("INVITE"))
+    assert said[-1].body == b"offer 1"
+    tag = said[-1].to.tag
+    assert phone.agent.ears[0].told == []
+    phone.say(*request("ACK", SDP, tag=tag, branch="z9hG4bKb"), body="answer 1")
+    assert phone.agent.ears[0].told == ["established"]
+    assert phone.agent.media[0].heard == ["answer 1"]
+
+
+@pytest.mark.parametrize("body", ["", "bad"])
+def test_a_late_offer_without_a_good_answer_ends_the_call(phone: Phone, body: str) -> None:
+    phone.agent.on_invite = answers
+    tag = phone.say(*request("INVITE"))[-1].to.tag
+    said = phone.say(*request("ACK", *([SDP] if body else []), tag=tag, branch="z9hG4bKb"), body=body)
+    assert statuses(said) == ["BYE"]
+    assert phone.agent.ears[0].told == ["hung up: bad_media"]
+
+
+def test_a_reinvite_without_an_offer_gets_ours(phone: Phone) -> None:
+    tag = up(phone)
+    said = phone.say(*request("INVITE", tag=tag, seq=2, branch="z9hG4bKc"))
+    assert said[-1].body == b"offer 1"
+    phone.say(*request("ACK", SDP, tag=tag, seq=2, branch="z9hG4bKd"), body="answer hold")
+    assert phone.agent.ears[0].told == ["established", "held"]
+
+
+def test_update_offers_and_refreshes(phone: Phone) -> None:
+    tag = up(phone)
+    said = phone.say(*request("UPDATE", SDP, tag=tag, seq=2, branch="z9hG4bKc"), body="offer hold")
+    assert only_response(said).body == b"answer to offer hold"
+    said = phone.say(*request("UPDATE", tag=tag, seq=3, branch="z9hG4bKd"))
+    assert only_response(said).body == b""
+    assert phone.agent.ears[0].told == ["established", "held"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "body", "status"),
+    [
+        ((SDP,), "bad", 488),
+        (("Content-Type: text/plain",), "x", 415),
+        (("Session-Expires: 30", "Supported: timer"), "", 422),
+        (("Content-Type: application/sdp", "Content-Encoding: gzip"), "x", 415),
+    ],
+)
+def test_a_bad_update_leaves_the_call_as_it_was(phone: Phone, extra: tuple[str, ...], body: str, status: int) -> None:
+    tag = up(phone)
+    response = only_response(phone.say(*request("UPDATE", *extra, tag=tag, seq=2, branch="z9hG4bKc"), body=body))
+    assert response.status == status
+    assert phone.agent.ears[0].told == ["established"]
+
+
+def test_a_bad_contact_is_refused_and_the_old_one_kept(phone: Phone) -> None:
+    tag = up(phone)
+    asked = request("UPDATE", tag=tag, seq=2, branch="z9hG4bKc", contact="<tel:+15551234>")
+    assert only_response(phone.say(*asked)).status == 400
+    assert phone.agent.calls[0].dialog.target == "sip:caller@192.0.2.9"
+
+
+def test_a_second_offer_while_one_waits_for_its_ack(phone: Phone) -> None:
+    tag = up(phone)
+    phone.say(*request("INVITE", SDP, tag=tag, seq=2, branch="z9hG4bKc"), body="offer 2")
+    response = only_response(phone.say(*request("UPDATE", SDP, tag=tag, seq=3, branch="z9hG4bKd"), body="offer 3"))
+    assert response.status == 500
+    assert 0 <= int(response.headers.get("retry-after")) < 10
+
+
+def test_requests_out_of_order(phone: Phone) -> None:
+    tag = up(phone)
+    phone.say(*request("OPTIONS", tag=tag, seq=5, branch="z9hG4bKc"))
+    assert only_response(phone.say(*request("INFO", tag=tag, seq=5, branch="z9hG4bKd"))).status == 500
+    assert only_response(phone.say(*request("BYE", tag=tag, seq=4, branch="z9hG4bKe"))).status == 500
+    assert only_response(phone.say(*request("BYE", tag=tag, seq=6, branch="z9hG4bKf"))).status == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "told"),
+    [
+        ("application/dtmf-relay", "Signal=5\r\nDuration=160\r\n", ["key 5"]),
+        ("application/dtmf-relay", "Signal= #\r\nDuration= 160", ["key #"]),
+        ("application/dtmf-relay", "Duration=90\r\nsignal=11", ["key #"]),
+        ("Application/DTMF-Relay;charset=utf-8", "Signal=10", ["key *"]),
+        ("application/dtmf", "7", ["key 7"]),
+        ("application/dtmf", " a \r\n", ["key A"]),
+    ],
+)
+def test_keys_by_info(phone: Phone, kind: str, body: str, told: list[str]) -> None:
+    tag = up(phone)
+    asked = request("INFO", f"Content-Type: {kind}", tag=tag, seq=2, branch="z9hG4bKc")
+    assert only_response(phone.say(*asked, body=body)).status == 200
+    assert only_response(phone.say(*asked, body=body)).status == 200
+    assert phone.agent.ears[0].told == ["established", *told], "a repeated INFO is one key"
+
+
+@pytest.mark.parametrize(
+    ("extra", "body", "status"),
+    [
+        (("Content-Type: application/dtmf-relay",), "Signal=55", 400),
+        (("Content-Type: application/dtmf-relay",), "", 200),
+        (("Content-Type: application/dtmf",), "\xff", 400),
+        (("Content-Type: application/media_control+xml",), "<x/>", 415),
+        (("Info-Package: g.example",), "", 469),
+    ],
+)
+def test_info_that_is_no_key(phone: Phone, extra: tuple[str, ...], body: str, status: int) -> None:
+    tag = up(phone)
+    assert only_response(phone.say(*request("INFO", *extra, tag=tag, seq=2, branch="z9hG4bKc"), body=body)).status == (
+        status
+    )
+    assert phone.agent.ears[0].told == ["established"]
+
+
+def test_what_is_not_done_in_a_call(phone: Phone) -> None:
+    tag = up(phone)
+    refer = only_response(phone.say(*request("REFER", "Refer-To: <sip:x@y>", tag=tag, seq=2, branch="z9hG4bKc")))
+    assert refer.status == 405
+    assert "REFER" not in refer.headers.get("allow")
+    assert only_response(
+        phone.say(*request("PRACK", "RAck: 1 1 INVITE", tag=tag, seq=3, branch="z9hG4bKd"))
+    ).status == (481)
+    assert only_response(phone.say(*request("OPTIONS", tag=tag, seq=4, branch="z9hG4bKe"))).status == 200
+    required = request("INFO", "Require: precondition, timer", tag=tag, seq=5, branch="z9hG4bKf")
+    refused = only_response(phone.say(*required))
+    assert refused.status == 420
+    assert refused.headers.get("unsupported") == "precondition"
+
+
+def test_a_dialog_is_known_by_both_tags(phone: Phone) -> None:
+    tag = up(phone)
+    for other in ({"tag": "no"}, {"tag": tag, "from_tag": "no"}, {"tag": tag, "call_id": "no"}):
+        asked = request("BYE", seq=2, branch="z9hG4bKc", **other)
+        assert only_response(phone.say(*asked)).status == 481
+    assert phone.agent.ears[0].told == ["established"]
+
+
+# --- transfers ---------------------------------------------------------------------------------------------------------
+
+
+def refer(phone: Phone) -> tuple[str, list[Outcome], Request]:
+    tag = up(phone)
+    outcomes: list[Outcome] = []
+    before = len(phone.agent.net.log)
+    phone.agent.calls[0].refer("sip:sales@192.0.2.9", outcomes.append)
+    sent = parse(phone.agent.net.log[before][2])
+    assert isinstance(sent, Request)
+    return tag, outcomes, sent
+
+
+def reply(phone: Phone, sent: Request, status: str) -> None:
+    kept = [f"{name}: {sent.headers.get(name)}" for name in ("via", "from", "to", "call-id", "cseq")]
+    phone.say(f"SIP/2.0 {status}", *kept)
+
+
+def notify(phone: Phone, tag: str, seq: int, frag: str, state: str = "active", event: str = "refer") -> int:
+    asked = request(
+        "NOTIFY",
+        f"Event: {event}",
+        f"Subscription-State: {state}",
+        "Content-Type: message/sipfrag;version=2.0",
+        tag=tag,
+        seq=seq,
+        branch=f"z9hG4bKn{seq}",
+    )
+    return only_response(phone.say(*asked, body=frag)).status
+
+
+def test_a_transfer_that_is_taken(phone: Phone) -> None:
+    tag, outcomes, sent = refer(phone)
+    assert sent.method == "REFER"
+    assert sent.headers.get("refer-to") == "<sip:sales@192.0.2.9>"
+    assert sent.headers.get("referred-by") == "<sip:desk@192.0.2.1>"
+    reply(phone, sent, "202 Accepted")
+    assert notify(phone, tag, 2, "SIP/2.0 100 Trying\r\n") == 200
+    assert outcomes == []
+    assert notify(phone, tag, 3, "SIP/2.0 200 OK\r\n", "terminated;reason=noresource") == 200
+    assert outcomes == [Outcome(200, "OK")]
+    assert notify(phone, tag, 4, "SIP/2.0 200 OK\r\n", "terminated") == 200
+    assert len(outcomes) == 1
+
+
+def test_the_notify_may_be_first(phone: Phone) -> None:
+    tag, outcomes, _ = refer(phone)
+    notify(phone, tag, 2, "SIP/2.0 486 Busy Here", "terminated")
+    assert outcomes == [Outcome(486, "Busy Here")]
+
+
+def test_a_transfer_that_is_refused(phone: Phone) -> None:
+    _, outcomes, sent = refer(phone)
+    reply(phone, sent, "603 Decline")
+    assert outcomes == [Outcome(603, "Decline")]
+    assert not phone.agent.calls[0].over
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_the_peer_hangs_up_during_a_transfer(phone: Phone, accepted: bool) -> None:
+    tag, outcomes, sent = refer(phone)
+    if accepted:
+        reply(phone, sent, "202 Accepted")
+    phone.say(*request("BYE", tag=tag, seq=2, branch="z9hG4bKc"))
+    assert [outcome.status for outcome in outcomes] == [200 if accepted else 487]
+
+
+def test_a_transfer_of_which_no_more_is_heard(phone: Phone) -> None:
+    tag, outcomes, sent = refer(phone)
+    reply(phone, sent, "202 Accepted")
+    notify(phone, tag, 2, "nonsense", "terminated")
+    assert [outcome.status for outcome in outcomes] == [500]
+    assert notify(phone, tag, 3, "SIP/2.0 200 OK", event="message-summary") == 489
+
+
+def test_a_transfer_takes_so_long_at_most_and_there_is_one_at_a_time(phone: Phone) -> None:
+    _, outcomes, sent = refer(phone)
+    phone.agent.calls[0].refer("sip:other@192.0.2.9", outcomes.append)
+    assert [outcome.status for outcome in outcomes] == [491]
+    reply(phone, sent, "202 Accepted")
+    phone.after(46)
+    assert [outcome.status for outcome in outcomes] == [491, 408]
+
+
+def test_a_transfer_that_nobody_answers(phone: Phone) -> None:
+    _, outcomes, _ = refer(phone)
+    phone.after(33)
+    assert [outcome.status for outcome in outcomes] == [408]
