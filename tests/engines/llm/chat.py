@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from engines.llm.openai_compatible import OpenAiLanguageModel
-from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token
+from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, ToolCalled
 from tests.engines.http_server import Handler, Seen, Server, Wire, serving
 
 SHORT: Any = {"connect_s": 5.0, "first_s": 5.0, "between_s": 5.0, "total_s": 9.0}
@@ -34,7 +34,7 @@ class Heard:
 
     @property
     def ended(self) -> bool:
-        return bool(self.results) and not isinstance(self.results[-1], Token)
+        return bool(self.results) and not isinstance(self.results[-1], Token | ToolCalled)
 
     @property
     def text(self) -> str:

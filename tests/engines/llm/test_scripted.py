@@ -2,11 +2,23 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from engines.api import EngineError
 from engines.llm.scripted import ScriptedLlm
-from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
+from streaming.jobs import (
+    Generate,
+    Generation,
+    GenerationDone,
+    GenerationFailed,
+    Message,
+    Priority,
+    Token,
+    Tool,
+    ToolCalled,
+    Usage,
+)
 from tests.virtual_time import virtual
 
 
@@ -112,3 +124,54 @@ async def test_it_starts_unless_told_not_to() -> None:
     await ScriptedLlm().start()
     with pytest.raises(EngineError):
         await ScriptedLlm(start_fails=True).start()
+
+
+TOOLS = tuple(
+    Tool(name, "", '{"properties": {"target": {"enum": ["sales", "night desk"]}}}')
+    for name in ("end_call", "transfer", "send_dtmf", "hold")
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "arguments"),
+    [
+        ("please hang up", "end_call", "{}"),
+        ("Goodbye!", "end_call", "{}"),
+        ("transfer me to the night desk", "transfer", '{"target": "night desk"}'),
+        ("press 12# now", "send_dtmf", '{"digits": "12# "}'),
+        ("hold for 5 seconds", "hold", '{"seconds": 5}'),
+        ("(keypad: * 0)", "end_call", "{}"),
+        ("(keypad: * 1)", "transfer", '{"target": "sales"}'),
+        ("(keypad: * 2 4 7)", "send_dtmf", '{"digits": "47"}'),
+        ("hello (keypad: 5) (keypad: *3)", "hold", '{"seconds": 2}'),
+        ("(keypad: 4 7)", "", ""),
+        ("two eggs please", "", ""),
+    ],
+)
+@virtual
+async def test_it_calls_a_tool_when_the_caller_asks_for_it(said: str, name: str, arguments: str) -> None:
+    llm = ScriptedLlm()
+    told, untold = Told(), Told()
+    asked = msgspec.structs.replace(request(said=said), tools=TOOLS)
+    llm.generate(asked, told)
+    llm.generate(request(2, said=said), untold)
+    result = msgspec.structs.replace(
+        asked, epoch=3, messages=(*asked.messages, Message("tool", '{"status":"failed","error":"busy"}'))
+    )
+    after = Told()
+    llm.generate(result, after)
+    await asyncio.sleep(1)
+    assert told.text.startswith("You said: ")
+    calls = [item for item in told.got if isinstance(item, ToolCalled)]
+    assert [(call.name, call.arguments) for call in calls] == ([(name, arguments)] if name else [])
+    assert not any(isinstance(item, ToolCalled) for item in (*untold.got, *after.got)), "only of tools that it has"
+    assert after.text == "The result is status failed error busy."
+
+
+@virtual
+async def test_it_calls_what_its_script_writes_out() -> None:
+    llm = ScriptedLlm(lambda _: 'Bye. <tool_call>{"name": "end_call"}</tool_call> Bye.', token_delay_s=0.1)
+    told = Told()
+    llm.generate(request(), told)
+    await asyncio.sleep(5)
+    assert [type(item).__name__ for item in told.got] == ["Token", "ToolCalled", "Token", "Token", "GenerationDone"]
