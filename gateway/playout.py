@@ -55,10 +55,6 @@ class _Track:
     """Where its last mark is."""
 
 
-def _unmarked(epoch: int, mark: int, position_samples: int) -> None:
-    """Nobody wants to know."""
-
-
 class Playout:
     """``sent(epoch, position_samples)`` is called after each frame the leg took, ``marked(epoch, mark,
     position_samples)`` before that when a mark followed the frame."""
@@ -69,7 +65,7 @@ class Playout:
         sink: Sink,
         sent: Callable[[int, int], None],
         *,
-        marked: Callable[[int, int, int], None] = _unmarked,
+        marked: Callable[[int, int, int], None],
         wire: Wire | None = None,
     ) -> None:
         self._loop = loop
@@ -183,10 +179,8 @@ class Playout:
             if track is not None and frame is not None:
                 self._sounding = epoch
                 self._sink.play(response_id, item_id, frame)
-                if (
-                    track.pacer.at_segment_end
-                    or track.pacer.position_samples - track.marked_samples >= track.rate_hz * MARK_EVERY_MS // 1000
-                ):
+                unmarked_samples = track.pacer.position_samples - track.marked_samples
+                if track.pacer.at_segment_end or unmarked_samples >= track.rate_hz * MARK_EVERY_MS // 1000:
                     self._mark(epoch, track)
                 self._sent(epoch, track.pacer.position_samples)
         finally:

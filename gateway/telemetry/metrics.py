@@ -16,7 +16,7 @@ from gateway.records.call_record import CallRecord
 from streaming.turn_times import TurnTimes
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-MAX_LABELS = 64
+MAX_LABELS = 256
 """Names a label may take; later ones are counted as ``other``, so that no caller can grow the registry."""
 
 STAGES = ("decision", "final", "first_token", "first_clause", "first_audio", "first_sent", "cut_to_silence")

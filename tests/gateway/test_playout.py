@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engines.api import Pcm16
-from gateway.playout import Playout
+from gateway.playout import MAX_MARKS_KNOWN, MAX_UNANSWERED, Playout, Wire
 from streaming.jobs import SynthesisChunk
 from tests.virtual_time import virtual
 
@@ -36,11 +36,19 @@ class Sink:
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, *, whole_frames: bool = False, marks: bool = False) -> None:
         self.sink = Sink()
         self.sent: list[tuple[int, int]] = []
         self.loop = asyncio.get_running_loop()
-        self.playout = Playout(self.loop, self.sink, lambda epoch, position: self.sent.append((epoch, position)))
+        self.marks: list[str] = []
+        self.marked: list[tuple[int, int, int]] = []
+        self.playout = Playout(
+            self.loop,
+            self.sink,
+            lambda epoch, position: self.sent.append((epoch, position)),
+            marked=lambda *mark: self.marked.append(mark),
+            wire=Wire(whole_frames, self.marks.append if marks else None),
+        )
 
     def audio(self, epoch: int, ms: int, *, value: int = 100, rate_hz: int = 24_000, last: bool = True) -> int | None:
         pcm = np.full(rate_hz * ms // 1000, value, "<i2").tobytes()
@@ -224,3 +232,82 @@ async def test_each_segment_may_have_a_rate_of_its_own() -> None:
     rig.playout.expect(1, 24_000)
     lengths = [rig.audio(1, 400, rate_hz=rate) for rate in (24_000, 22_050, 16_000, 24_000)]
     assert all(length is not None and abs(length - 9_600) <= 1 for length in lengths)
+
+
+# --- marks ------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_marks_every_200_ms_and_at_the_end_of_a_segment() -> None:
+    rig = Rig(whole_frames=True, marks=True)
+    rig.start(1, 510)
+    await asyncio.sleep(1)
+    assert [position for _, _, position in rig.marked] == [4_800, 9_600, 510 * 24]
+    assert rig.sink.samples == 520 * 24
+    assert rig.marks == ["m1", "m2", "m3"]
+    assert [rig.playout.mark_returned(name) for name in rig.marks] == [(1, 1), (1, 2), (1, 3)]
+    assert rig.playout.mark_returned("m1") is None
+
+
+@virtual
+async def test_a_frame_that_turns_out_to_be_the_last_is_marked_once_that_is_known() -> None:
+    rig = Rig(marks=True)
+    rig.playout.expect(1, 24_000)
+    rig.playout.open(1, "resp_1", "item_1")
+    rig.audio(1, 100, last=False)
+    await asyncio.sleep(1)
+    assert not rig.marks
+    rig.audio(1, 0)
+    assert rig.marked == [(1, 1, 2_400)]
+    rig.audio(1, 0)
+    assert len(rig.marked) == 1
+
+
+@virtual
+async def test_what_is_held_or_not_heard_yet_is_not_marked() -> None:
+    rig = Rig(marks=True)
+    rig.playout.expect(1, 24_000)
+    rig.playout.open(1, "resp_1", "item_1")
+    rig.audio(1, 100, last=False)
+    rig.playout.expect(2, 24_000)
+    rig.audio(2, 0)
+    await asyncio.sleep(1)
+    rig.playout.hold(1, 2_400)
+    rig.audio(1, 0)
+    assert not rig.marks
+
+
+@virtual
+async def test_after_a_release_marks_are_counted_from_where_it_goes_on() -> None:
+    rig = Rig(marks=True)
+    rig.start(1)
+    await asyncio.sleep(0.5)
+    rig.playout.hold(1, 12_000)
+    before = len(rig.marked)
+    position = rig.playout.release(1)
+    assert position is not None
+    await asyncio.sleep(0.001)
+    assert rig.marked[before][2] == position + 4_800
+
+
+@virtual
+async def test_a_far_end_that_returns_none_is_sent_no_more_until_it_does() -> None:
+    rig = Rig(marks=True)
+    rig.start(1, 10_000)
+    await asyncio.sleep(11)
+    assert len(rig.marks) == MAX_UNANSWERED
+    assert rig.playout.mark_returned("m3") == (1, 3)
+    rig.start(2, 1_000)
+    await asyncio.sleep(2)
+    assert len(rig.marks) == MAX_UNANSWERED + 5
+
+
+@virtual
+async def test_old_marks_are_forgotten() -> None:
+    rig = Rig(marks=True)
+    rig.start(1, 90_000)
+    while len(rig.marks) < MAX_MARKS_KNOWN + 10:
+        await asyncio.sleep(1)
+        if rig.playout.mark_returned(rig.marks[-1]) is None:
+            break
+    assert len(rig.playout._marks) <= MAX_MARKS_KNOWN

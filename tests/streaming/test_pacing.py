@@ -286,6 +286,16 @@ def test_no_more_marks_are_waited_for_than_a_reply_may_have() -> None:
     assert clock.mark_played(6, 1.0)
 
 
+def test_before_its_audio_has_left_a_mark_is_not_overdue_and_silence_is_nothing() -> None:
+    clock = PlayoutClock(RATE)
+    clock.silence(FRAME)
+    clock.mark(1, FRAME)
+    assert clock.give_up(1e9) == 0
+    assert clock.heard_samples(1e9) == 0
+    clock.sent(FRAME, 10.0)
+    assert clock.overdue_at() == 12.02
+
+
 def test_marks_that_a_clear_returns_say_nothing_of_what_was_heard() -> None:
     clock = marked_clock(MARK, 2 * MARK)
     clock.stop(MARK // 2)

@@ -216,8 +216,8 @@ class PhoneCall:
                 await self._line.transfer(target)
             case SendDtmf(digits=digits):
                 await self._line.send_dtmf(digits)
-            case HoldCaller(on=on):
-                await self._line.hold(on)
+            case _:
+                await self._line.hold(effect.on)
 
     # --- the record ---------------------------------------------------------------------------------------------
 

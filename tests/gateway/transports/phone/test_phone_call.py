@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
+import numpy as np
 import pytest
 
 from gateway.agents.agent import UnknownAgent
 from gateway.phone_settings import PhoneSettings
 from gateway.settings import AgentSettings, Settings
 from gateway.transports.phone.line import Incoming, PlayoutOwner
+from gateway.transports.phone.phone_call import PhoneCall
 from gateway.transports.phone.routing import choose_agent
 from tests.gateway.transports.fake_peer import ANNA, LONG, causes, gateway_with, replying
 from tests.gateway.transports.phone.fake_line import FakeLine, phoned
@@ -111,8 +111,11 @@ async def test_who_answers() -> None:
 async def test_a_line_that_is_down_before_its_call_runs_is_filed_and_freed() -> None:
     async with gateway_with(settings=PHONE) as (_, gateway):
         line = FakeLine()
-        async with phoned(gateway, line):
+        with await gateway.switchboard.admit() as admission:
+            call = PhoneCall(gateway, admission, Incoming("sip"), line)
+            call.audio(np.zeros(160, np.int16), 8_000)
+            line.events = call
             line.drop("media_timeout")
-            await asyncio.sleep(1)
-            assert not line.sent
+            assert await call.run() == "media_timeout"
+        assert (line.sent, line.names("hang_up")) == ([], ["media_timeout"])
         assert causes(gateway) == ["media_timeout"]
