@@ -28,6 +28,7 @@ class CallerStream:
         self._agreed: tuple[object, ...] | None = None
         self._receiver: RtpReceiver | None = None
         self._keys = KeyReader(8000)
+        self._keys_of: int | None = None
         self._before = Quality(lost=0, concealed=0, late=0)
         self._sources: set[int] = set()
         self._heard_ms = 0.0
@@ -74,7 +75,6 @@ class CallerStream:
             return False
         if receiver.ssrc not in self._sources and receiver.ssrc is not None:
             self._sources.add(receiver.ssrc)
-            self._keys.forget()
         return True
 
     def on_time(self, now_s: float) -> float:
@@ -119,6 +119,9 @@ class CallerStream:
         self._events.audio(pcm, rate_hz, at_ms)
 
     def _on_key(self, packet: RtpPacket) -> None:
+        if packet.ssrc != self._keys_of:
+            self._keys_of = packet.ssrc
+            self._keys.forget()
         key = self._keys.read(packet.payload, packet.timestamp, marker=packet.marker)
         if key is not None:
             self._events.dtmf(key)

@@ -108,6 +108,6 @@ class MediaPath:
     def _through(self, transform: Callable[[bytes], bytes], data: bytes) -> bytes | None:
         try:
             return transform(data)
-        except (pylibsrtp.Error, TypeError):  # forged, sent twice, of another key; too long for libsrtp
+        except (pylibsrtp.Error, ValueError):  # forged, sent twice, of another key; too long for libsrtp
             self.refused += 1
             return None
