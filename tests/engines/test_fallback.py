@@ -396,3 +396,28 @@ async def test_closing_the_engine_closes_its_utterances() -> None:
     assert first.open_streams == 1
     await stt.close()
     assert first.open_streams == 0
+
+
+@virtual
+async def test_a_reply_that_only_calls_a_tool_is_no_reason_to_ask_the_next() -> None:
+    first, second = ScriptedLlm(lambda _: '<tool_call>{"name": "end_call"}</tool_call>'), ScriptedLlm()
+    llm = await llm_of(first, second)
+    got: list[Any] = []
+    llm.generate(ask(), got.append)
+    await asyncio.sleep(1)
+    assert [type(result).__name__ for result in got] == ["ToolCalled", "GenerationDone"]
+    assert second.requests == []
+    await llm.close()
+
+
+@virtual
+async def test_a_reply_that_fails_after_it_called_a_tool_is_not_made_again() -> None:
+    first = ScriptedLlm(lambda _: '<tool_call>{"name": "end_call"}</tool_call>Goodbye', fault="fail_midway")
+    second = ScriptedLlm()
+    llm = await llm_of(first, second)
+    got: list[Any] = []
+    llm.generate(ask(), got.append)
+    await asyncio.sleep(1)
+    assert [type(result).__name__ for result in got] == ["ToolCalled", "GenerationFailed"], "no tool is called twice"
+    assert second.requests == []
+    await llm.close()

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from engines.host import protocol as wire
@@ -15,7 +16,7 @@ from engines.host.channel import Channel
 from engines.host.server import MAX_JOBS, HostServer, pieces
 from engines.opening import InProcess
 from engines.registry import BackendSpec
-from streaming.jobs import SynthesisChunk
+from streaming.jobs import Message, SynthesisChunk, Tool, ToolCall, ToolCalled
 from tests.engines.host.rig import final, generate, spec, synthesize, transcription, until
 
 
@@ -240,3 +241,18 @@ def test_a_short_chunk_is_left_as_it_is() -> None:
     chunk = SynthesisChunk(1, 0, bytes(9_600), 24_000, last=True)
     assert pieces(chunk) == [chunk]
     assert pieces(SynthesisChunk(1, 0, b"", 24_000, last=True))[0].last
+
+
+async def test_tools_go_there_and_calls_come_back() -> None:
+    tool = Tool("end_call", "Hang up.", '{"properties":{}}')
+    called = Message("assistant", "Bye.", (ToolCall("a", "end_call", "{}"),))
+    request = generate(text="please hang up", tools=(tool,))
+    after = msgspec.structs.replace(generate(2), messages=(called, Message("tool", '{"status":"done"}', call_id="a")))
+    async with gateway() as here:
+        await here.load(spec("llm"))
+        here.send(wire.StartGeneration(1, 1, request), wire.StartGeneration(1, 2, after))
+        await here.until(wire.Generated, 2)
+        (call,) = here.of(wire.Called)
+        assert call == wire.Called(1, ToolCalled(1, "call_1_7", "end_call", "{}"))
+        said = "".join(token.result.text for token in here.of(wire.NextToken) if token.job == 2)
+        assert said == "The result is status done.", "the host's engine knows what became of the call"
