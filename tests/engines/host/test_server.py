@@ -253,6 +253,6 @@ async def test_tools_go_there_and_calls_come_back() -> None:
         here.send(wire.StartGeneration(1, 1, request), wire.StartGeneration(1, 2, after))
         await here.until(wire.Generated, 2)
         (call,) = here.of(wire.Called)
-        assert call == wire.Called(1, ToolCalled(1, "call_1_7", "end_call", "{}"))
+        assert call == wire.Called(1, ToolCalled(1, "call_1_6", "end_call", "{}"))
         said = "".join(token.result.text for token in here.of(wire.NextToken) if token.job == 2)
         assert said == "The result is status done.", "the host's engine knows what became of the call"
