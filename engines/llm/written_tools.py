@@ -23,6 +23,8 @@ RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
 BARE = "{"
 """Nobody speaks a brace: what begins with one is a call without its markers."""
 MAX_CALL_CHARS = 8_192
+MAX_SPACE_CHARS = 64
+"""Held back at the end of a text, as it is dropped before a call."""
 _TOLD_CHARS = 500
 """Of what could not be read, kept for the context."""
 
@@ -146,7 +148,8 @@ class ToolCallSplitter:
         self._held = ""
 
     def feed(self, text: str) -> list[str | WrittenCall]:
-        """What is certain by now. Holds back at most a marker's beginning, or a call of :data:`MAX_CALL_CHARS`."""
+        """What is certain by now. Holds back at most white space and a marker's beginning, or a call of
+        :data:`MAX_CALL_CHARS`."""
         self._held += text
         return _joined(self._advance(ended=False))
 
@@ -176,20 +179,22 @@ class ToolCallSplitter:
         found = min(((at, marker) for marker in _MARKERS if (at := self._held.find(marker)) >= 0), default=None)
         if found is None:
             kept = _begun(self._held)
-            text, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
             if ended:  # a marker that was cut off is not spoken; "<" alone is none
-                text, self._held = text + (self._held if kept == 1 else ""), ""
+                kept = kept if kept > 1 else 0
+            begun, body = self._held[len(self._held) - kept :], self._held[: len(self._held) - kept]
+            text = body.rstrip()
+            self._held = "" if ended else body[len(text) :][:MAX_SPACE_CHARS] + begun
             if text:
                 yield text
             return
         at, marker = found
-        text, self._held = self._held[:at], self._held[at:]
+        text, rest = self._held[:at].rstrip(), self._held[at + len(marker) :]
         if text:
             yield text
-        if marker == BARE:
-            self._state = _State.BARE
+        if marker == BARE:  # with the space before it, should it be none
+            self._state, self._held = _State.BARE, self._held[len(text) : at][:MAX_SPACE_CHARS] + BARE + rest
             return
-        self._held = self._held[len(marker) :]
+        self._held = rest
         if marker == OPEN:
             self._state = _State.CALL
         elif marker == RESULT_OPEN:
@@ -214,19 +219,19 @@ class ToolCallSplitter:
         """An object without markers ends where its JSON does: that is known once all is there."""
         if not ended and len(self._held) <= MAX_CALL_CHARS:
             return
-        held = self._held[:MAX_CALL_CHARS]
+        held, at = self._held[:MAX_CALL_CHARS], self._held.index(BARE)
         try:
-            value, end = json.JSONDecoder().raw_decode(held)
+            value, end = json.JSONDecoder().raw_decode(held, at)
         except (ValueError, RecursionError):
             if '"name"' in held:
                 self._state, self._held = _State.MUTED, ""
-                yield WrittenCall("", held[:_TOLD_CHARS])
+                yield WrittenCall("", held[at : at + _TOLD_CHARS])
             else:  # no call at all
-                self._state, self._held = _State.TEXT, self._held[1:]
+                self._state, self._held = _State.TEXT, self._held[:at] + self._held[at + 1 :]
             return
         self._state, self._held = _State.TEXT, self._held[end:]
         if isinstance(value, dict) and ("name" in value or "function" in value):
-            yield _call_of(value, held[:end])
+            yield _call_of(value, held[at:end])
 
     def _pass_over(self) -> None:
         at = self._held.find(CLOSE)

@@ -220,7 +220,7 @@ async def test_a_server_without_tools_has_them_written_out() -> None:
     async with talking(in_turn(refusal, saying(*written))) as (model, server):
         heard = ask(model, tools=TOOLS)
         await heard.done()
-        assert heard.text == "Bye. "
+        assert heard.text == "Bye."
         assert [result.name for result in heard.results if isinstance(result, ToolCalled)] == ["end_call"]
         again = ask(model, epoch=2, tools=TOOLS)
         await again.done()

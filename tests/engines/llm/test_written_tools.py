@@ -46,9 +46,10 @@ def split(*pieces: str) -> list[Piece]:
 CASES: list[tuple[str, list[Piece]]] = [
     ("Hello there.", ["Hello there."]),
     ("", []),
-    (f"Goodbye! {HANG_UP}", ["Goodbye! ", END]),
+    (" Hello.\n\n", [" Hello."]),
+    (f"Goodbye! {HANG_UP}", ["Goodbye!", END]),
     (f"{HANG_UP}\nGoodbye!", [END, "\nGoodbye!"]),
-    (f"One {HANG_UP} two {HANG_UP} three", ["One ", END, " two ", END, " three"]),
+    (f"One {HANG_UP} two {HANG_UP} three", ["One", END, " two", END, " three"]),
     ('<tool_call>\n{"name": "end_call"}\n</tool_call>', [END]),
     ('<tool_call>{"name": "hold", "parameters": {"seconds": 5}}</tool_call>', [WrittenCall("hold", '{"seconds": 5}')]),
     ('<tool_call>{"function": {"name": "end_call", "arguments": "{}"}}</tool_call>', [END]),
@@ -58,13 +59,13 @@ CASES: list[tuple[str, list[Piece]]] = [
     ('<tool_call>{"name": "end_call"}\n{"name": "hold"}</tool_call>', [END, WrittenCall("hold", "{}")]),
     ('<tool_call>{"name": "end_call"} and so on</tool_call>', [END]),
     # what a model forgets
-    ('Bye. <tool_call>{"name": "end_call", "arguments": {}}', ["Bye. ", END]),
-    ('Bye. <tool_call>{"name": "end_call"}</tool_ca', ["Bye. ", END]),
+    ('Bye. <tool_call>{"name": "end_call", "arguments": {}}', ["Bye.", END]),
+    ('Bye. <tool_call>{"name": "end_call"}</tool_ca', ["Bye.", END]),
     ('<tool_call>{"name": "end_call"}<tool_call>{"name": "hold"}</tool_call>', [END, WrittenCall("hold", "{}")]),
     (f"{HANG_UP}</tool_call> Bye", [END, " Bye"]),
     ("Bye</tool_call>.", ["Bye."]),
     ('{"name": "end_call", "arguments": {}}', [END]),
-    ('Bye! {"name": "end_call"} Have a nice day.', ["Bye! ", END, " Have a nice day."]),
+    ('Bye! {"name": "end_call"} Have a nice day.', ["Bye!", END, " Have a nice day."]),
     ('{"function": {"name": "end_call"}}', [END]),
     # what is no call
     ("<tool_call>end it</tool_call>Bye", [WrittenCall("", "end it"), "Bye"]),
@@ -73,12 +74,12 @@ CASES: list[tuple[str, list[Piece]]] = [
     ("<tool_call>7</tool_call>", [WrittenCall("", "7")]),
     ('<tool_call>{"name": 7}</tool_call>', [WrittenCall("", '{"name": 7}')]),
     ('<tool_call>{"name": "end_call"} {"name":</tool_call>', [END, WrittenCall("", '{"name":')]),
-    ("Bye. <tool_call>", ["Bye. ", WrittenCall("", "")]),
+    ("Bye. <tool_call>", ["Bye.", WrittenCall("", "")]),
     ('{"name": "end_', [WrittenCall("", '{"name": "end_')]),
-    ('{"seconds": 5} later', [" later"]),
-    ("Dear {customer}, hello {", ["Dear customer}, hello "]),
+    ('Wait {"seconds": 5} more', ["Wait more"]),
+    ("Dear {customer}, hello {", ["Dear customer}, hello"]),
     ("1 < 2 and 3 <", ["1 < 2 and 3 <"]),
-    ("It is <tool_", ["It is "]),
+    ("It is <tool_", ["It is"]),
     ("It is <tools>", ["It is <tools>"]),
     # what a model invents
     (f'{HANG_UP}<tool_response>{{"status": "done"}}</tool_response>I have hung up. {HANG_UP}', [END]),
@@ -116,7 +117,7 @@ def test_an_endless_call_is_bounded_and_not_spoken(size: int, closed: bool) -> N
     body = json.dumps({"name": "end_call", "arguments": {"x": "y" * (size - 60)}})
     text = f"Well. <tool_call>{body}" + ("</tool_call> Bye." if closed else "")
     said, call, *rest = split(text)
-    assert said == "Well. "
+    assert said == "Well."
     assert isinstance(call, WrittenCall)
     assert call.name == ("end_call" if size < MAX_CALL_CHARS else "")
     assert rest == ([" Bye."] if closed else [])
@@ -207,7 +208,7 @@ def test_results_are_split_as_they_come() -> None:
     tell(done)
     assert got == [
         Token(7, "Good"),
-        Token(7, "bye. "),
+        Token(7, "bye."),
         ToolCalled(7, "call_7_1", "end_call", "{}"),
         Token(7, "<"),
         done,
