@@ -128,6 +128,8 @@ class Act:
 
     messages: tuple[Message, ...] = ()
     request: RestRequest | None = None
+    sounds_s: float = 0.0
+    """How long the messages sound, if they are audio (keys as tones): so long nothing is cleared."""
 
 
 class Dialect(Protocol):

@@ -34,6 +34,9 @@ TAIL_S = 0.15
 """Without audio after a mark, what was said is all there is for now; less than audio is sent ahead, so that nothing
 sounds broken."""
 
+AHEAD_S = 0.3
+"""What may be in the carrier's buffer already."""
+
 MAX_AUDIO_S = 2
 """Of one message; carriers send 20 to 100 ms. Longer ones are dropped, and counted: they would hold up other calls."""
 
@@ -63,6 +66,8 @@ class CarrierLine:
         self._marks: dict[str, bool] = {}
         """Those that are out, oldest first; True: a clear was sent after them."""
         self._full = False
+        self._sounds_until = 0.0
+        """Keys sound that a clear would swallow."""
         self._handing_over = False
         self._left: str | None = None
         """Why the far end went while it was being handed over."""
@@ -118,9 +123,10 @@ class CarrierLine:
             return False
         self._cancel_tail()
         dropped, unsent = self.queue.take_back()
-        self.queue.put(self._dialect.encode_clear())
-        for name in self._marks:
-            self._marks[name] = True
+        if asyncio.get_running_loop().time() >= self._sounds_until:
+            self.queue.put(self._dialect.encode_clear())
+            for name in self._marks:
+                self._marks[name] = True
         for name in unsent:
             if self._marks.pop(name, None) is not None:
                 self._tell().mark_played(name, cleared=True)
@@ -129,7 +135,11 @@ class CarrierLine:
     async def send_dtmf(self, digits: str) -> None:
         if Ability.SEND_DTMF not in self.abilities:
             raise LineError("not_supported", "this line cannot send keys")
-        await self._do(self._dialect.send_dtmf(digits), "send_dtmf_failed")
+        act = self._dialect.send_dtmf(digits)
+        await self._do(act, "send_dtmf_failed")
+        if act.sounds_s:
+            self._sounds_until = asyncio.get_running_loop().time() + AHEAD_S + act.sounds_s
+            await asyncio.sleep(act.sounds_s)
 
     async def transfer(self, target: str) -> None:
         if Ability.TRANSFER not in self.abilities:

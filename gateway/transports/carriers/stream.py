@@ -74,9 +74,13 @@ async def carrier_stream(websocket: WebSocket) -> None:
     except Refused as refused:
         await websocket.send_denial_response(_error(503, refused.code, str(refused), "server_error"))
         return
-    with admission, contextlib.suppress(*GONE):
+    with admission:
         structlog.contextvars.bind_contextvars(call=admission.call_id)
-        await websocket.accept(carrier.subprotocol if carrier.subprotocol in websocket.scope["subprotocols"] else None)
+        try:
+            offered = carrier.subprotocol in websocket.scope["subprotocols"]
+            await websocket.accept(carrier.subprotocol if offered else None)
+        except GONE:
+            return
         await _Stream(websocket, gateway, desk, carrier).run(admission, known)
 
 

@@ -36,7 +36,7 @@ from gateway.transports.carriers.dialect import (
     StreamTo,
     Unauthentic,
 )
-from gateway.transports.carriers.markup import XML, xml
+from gateway.transports.carriers.markup import XML, dial, xml
 from gateway.transports.carriers.signatures import (
     Ed25519Verifier,
     Seen,
@@ -53,6 +53,9 @@ _CALL = re.compile(r"[A-Za-z0-9:_=.~-]{1,128}")
 
 _ENCODINGS = {"": Encoding.MULAW, "PCMU": Encoding.MULAW, "PCMA": Encoding.ALAW, "L16": Encoding.PCM16_BE}
 _RATES = frozenset({8_000, 16_000, 24_000})
+_ACCOUNT = "texml_account"
+"""The parameter by which a stream of our TeXML tells that it is one, and whose."""
+
 EMPTY = Reply(b"", "application/json")
 
 
@@ -114,9 +117,11 @@ class Telnyx:
 
     def connect(self, asked: Asked, to: StreamTo) -> Reply:
         if asked.form:
+            account = wire.text(dict(asked.form), "AccountSid")
+            told = f"<Parameter name={quoteattr(_ACCOUNT)} value={quoteattr(account)}/>" if account else ""
             stream = (
                 f'<Connect><Stream url={quoteattr(to.url)} track="inbound_track" codec="PCMU" '
-                'bidirectionalMode="rtp" bidirectionalCodec="PCMU"/></Connect>'
+                f'bidirectionalMode="rtp" bidirectionalCodec="PCMU">{told}</Stream></Connect>'
             )
             return Reply(xml(stream), XML)
         body = {
@@ -162,6 +167,7 @@ class TelnyxDialect:
         self._rest = rest
         self._order: ChunkOrder[Audio] = ChunkOrder()
         self._call = ""
+        self._account = ""
         self._started = False
 
     def decode(self, message: Message) -> tuple[CarrierEvent, ...]:
@@ -205,6 +211,8 @@ class TelnyxDialect:
             self._rest = False
             self.abilities = frozenset()
         told = wire.part(start, "custom_parameters")
+        account = wire.text(told, _ACCOUNT)
+        self._account = account if _CALL.fullmatch(account) else ""
         incoming = Incoming(
             "telnyx",
             agent=wire.text(told, "agent"),
@@ -241,8 +249,13 @@ class TelnyxDialect:
         return Act(request=request)
 
     def transfer(self, target: str) -> Act:
-        """Telnyx answers when it begins to dial."""
-        return Act(request=RestRequest("POST", _action(self._call, "transfer"), {"to": target}, repeatable=False))
+        """Telnyx answers when it begins to dial. A call of TeXML is given another document: with its stream closed, the
+        one it has would end it."""
+        if not self._account:
+            return Act(request=RestRequest("POST", _action(self._call, "transfer"), {"to": target}, repeatable=False))
+        path = f"/v2/texml/Accounts/{self._account}/Calls/{self._call}"
+        body = {"Texml": f"<Response>{dial(target)}</Response>"}
+        return Act(request=RestRequest("POST", path, body, form=True, repeatable=False))
 
     def hang_up(self) -> Act:
         """422 (code 90018) and 404: it has ended already. Without a key, closing the stream is all we can do, and the

@@ -2,7 +2,7 @@
 
 https://www.twilio.com/docs/voice/media-streams/websocket-messages, …/docs/voice/twiml/stream, …/docs/usage/security.
 The audio is µ-law at 8 kHz. A mark comes back when everything before it was played, and at once when a clear dropped
-it. A key cannot be sent over the stream.
+it. The stream has no message for keys: they are sent as tones, 200 ms each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 from engines.api import Pcm16
 from gateway.carrier_settings import TwilioSettings
@@ -35,7 +35,7 @@ from gateway.transports.carriers.dialect import (
     Stopped,
     StreamTo,
 )
-from gateway.transports.carriers.markup import XML, xml
+from gateway.transports.carriers.markup import XML, dial, xml
 from gateway.transports.carriers.signatures import (
     MAX_SIGNATURE_CHARS,
     invalid,
@@ -46,17 +46,11 @@ from gateway.transports.carriers.signatures import (
 )
 from gateway.transports.phone.line import Ability, Incoming
 from streaming.audio.g711 import encode_mulaw
+from streaming.audio.keypad_tones import keypad_tones
 
 _ACCOUNT = re.compile(r"AC[0-9a-fA-F]{32}")
 _CALL = re.compile(r"CA[0-9a-fA-F]{32}")
 _SHA256 = re.compile(r"(?:^|,)\s*algorithm\s*=\s*HMAC_SHA256\s*(?:,|$)")
-
-
-def dial(target: str) -> str:
-    """The verb that hands the caller to a number or a SIP URI."""
-    if target.startswith(("sip:", "sips:")):
-        return f"<Dial><Sip>{escape(target)}</Sip></Dial>"
-    return f"<Dial>{escape(target)}</Dial>"
 
 
 class Twilio:
@@ -134,7 +128,7 @@ class TwilioDialect:
     marks_return_on_clear = True
 
     def __init__(self, *, account: str = "", rest: bool = True) -> None:
-        self.abilities = frozenset({Ability.TRANSFER}) if rest else frozenset[Ability]()
+        self.abilities = frozenset({Ability.SEND_DTMF, *({Ability.TRANSFER} if rest else ())})
         self._account = account
         self._rest = rest
         self._stream = ""
@@ -177,7 +171,7 @@ class TwilioDialect:
         self._stream = stream
         if not (_ACCOUNT.fullmatch(account) and _CALL.fullmatch(call)):
             self._rest = False  # what would go into a path must look like what it is
-            self.abilities = frozenset()
+            self.abilities -= {Ability.TRANSFER}
         self._path = f"/2010-04-01/Accounts/{account}/Calls/{call}.json"
         told = wire.part(start, "customParameters")
         incoming = Incoming(
@@ -208,7 +202,10 @@ class TwilioDialect:
         return [wire.json_text({"event": "clear", "streamSid": self._stream})]
 
     def send_dtmf(self, digits: str) -> Act:
-        return Act()
+        tones = keypad_tones(digits, 8_000)
+        size = 8_000 // 5
+        audio = [message for at in range(0, len(tones), size) for message in self.encode_audio(tones[at : at + size])]
+        return Act(messages=tuple(audio), sounds_s=len(tones) / 8_000)
 
     def transfer(self, target: str) -> Act:
         body = {"Twiml": f"<Response>{dial(target)}</Response>"}

@@ -22,7 +22,7 @@ CARRIERS: list[Carrier] = [
 CONNECT = {
     "twilio": b'<Connect><Stream url="%s"/></Connect>',
     "telnyx": b'<Connect><Stream url="%s" track="inbound_track" codec="PCMU" bidirectionalMode="rtp" '
-    b'bidirectionalCodec="PCMU"/></Connect>',
+    b'bidirectionalCodec="PCMU"></Stream></Connect>',
     "plivo": b'<Stream bidirectional="true" keepCallAlive="true" audioTrack="inbound" '
     b'contentType="audio/x-mulaw;rate=8000">%s</Stream>',
 }
@@ -45,6 +45,12 @@ def test_answers(carrier: Carrier) -> None:
     assert carrier.refuse(question, busy=False).body == HEAD + NOBODY[carrier.name] + TAIL
     nasty = carrier.connect(question, StreamTo('wss://x/"><Hangup/>&', incoming))
     assert b"<Hangup/>" not in nasty.body
+
+
+def test_a_stream_of_our_texml_is_told_whose_it_is() -> None:
+    question = asked(CallSid="v3:x", AccountSid="61bf923e-5e4d")
+    reply = CARRIERS[1].connect(question, StreamTo(URL, Incoming("telnyx", "sales", "+1", "+2", "v3:x")))
+    assert b'<Parameter name="texml_account" value="61bf923e-5e4d"/></Stream>' in reply.body
 
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)

@@ -164,6 +164,18 @@ def test_what_telnyx_is_told() -> None:
     assert dialect.hang_up().request is None
 
 
+def test_a_call_of_our_texml_is_handed_over_by_other_texml() -> None:
+    dialect = TelnyxDialect()
+    dialect.decode(START.replace('"agent":"sales"', '"texml_account":"61bf923e-5e4d"'))
+    request = dialect.transfer("+15557777").request
+    assert request is not None
+    assert (request.path, request.form) == (f"/v2/texml/Accounts/61bf923e-5e4d/Calls/{CALL}", True)
+    assert request.body == {"Texml": "<Response><Dial>+15557777</Dial></Response>"}
+    dialect = TelnyxDialect()
+    dialect.decode(START.replace('"agent":"sales"', '"texml_account":"../../x"'))
+    assert dialect.transfer("+1").request.path.endswith("/actions/transfer")  # type: ignore[union-attr]
+
+
 def test_order_is_made_within_a_window() -> None:
     order: ChunkOrder[int] = ChunkOrder()
     assert order.put(5, 5) == [5]

@@ -13,10 +13,13 @@ import pytest
 from gateway.transports.carriers.dialect import Audio, Ignored, Key, MarkPlayed, Started, Stopped
 from gateway.transports.carriers.twilio import TwilioDialect
 from gateway.transports.phone.line import Ability, LineError
+from streaming.audio.g711 import decode_mulaw, encode_mulaw
+from streaming.audio.keypad_tones import keypad_tones
 from tests.gateway.transports.carriers.fake_twilio import ACCOUNT, CALL, STREAM, TOKEN, FakeTwilio, signed
 from tests.gateway.transports.carriers.links import AsgiLink
 from tests.gateway.transports.carriers.rig import rigged, settings
 from tests.gateway.transports.carriers.vendors import TWILIO
+from tests.gateway.transports.fake_peer import LONG, replying
 from tests.virtual_time import virtual
 
 PATH = "/v1/carriers/twilio/stream"
@@ -105,7 +108,7 @@ async def test_a_transfer_that_fails_leaves_the_call_up_and_is_not_tried_again()
         assert failed.value.code == "transfer_failed"
         assert len(rig.rest.requests) == 1
         with pytest.raises(LineError):
-            await line.send_dtmf("1")
+            await line.hold(True)
         await twilio.speak(400)
         assert rig.record.cause is None
     assert rig.causes == ["caller_hung_up"]
@@ -178,6 +181,25 @@ async def test_a_gateway_that_stops_refuses_the_upgrade() -> None:
         assert '<Reject reason="busy"/>' in answer.text
 
 
+@virtual
+async def test_keys_sound_to_their_end_even_if_somebody_speaks() -> None:
+    async with TWILIO.called(replying(LONG)) as (rig, twilio):
+        await twilio.hush(2_000)
+        await twilio.speak(800)
+        await twilio.until(lambda: twilio.heard_ms >= 2_000)
+        line = rig.gateway.switchboard.find(rig.record.id)._leg._line  # type: ignore[union-attr]
+        sending = asyncio.create_task(line.send_dtmf("12#"))
+        await twilio.speak(500)
+        assert not sending.done(), "it takes as long as the keys sound"
+        await twilio.speak(200)
+        assert sending.done()
+        await twilio.hush(1_000)
+        heard = np.concatenate([pcm for _, pcm in twilio.heard])
+        keys = decode_mulaw(encode_mulaw(keypad_tones("12#", 8_000)))
+        at = next(at for at in range(0, len(heard) - len(keys) + 1, 160) if (heard[at : at + 960] == keys[:960]).all())
+        assert (heard[at : at + len(keys)] == keys).all()
+
+
 # --- bytes ------------------------------------------------------------------------------------------------------
 
 START = (
@@ -225,11 +247,14 @@ def test_what_twilio_is_told() -> None:
         '{"event":"mark","streamSid":"@STREAM","mark":{"name":"m1"}}'.replace("@STREAM", STREAM)
     ]
     assert dialect.encode_clear() == ['{"event":"clear","streamSid":"@STREAM"}'.replace("@STREAM", STREAM)]
-    assert dialect.abilities == {Ability.TRANSFER}
+    assert dialect.abilities == {Ability.TRANSFER, Ability.SEND_DTMF}
+    assert dialect.transfer("sip:a&b@x").request.body == {  # type: ignore[union-attr]
+        "Twiml": "<Response><Dial><Sip>sip:a&amp;b@x</Sip></Dial></Response>"
+    }
 
 
 def test_ids_that_are_none_never_become_a_path() -> None:
     dialect = TwilioDialect()
     dialect.decode(START.replace(CALL, "../../Accounts"))
-    assert dialect.abilities == frozenset()
+    assert dialect.abilities == {Ability.SEND_DTMF}
     assert dialect.hang_up().request is None
