@@ -84,9 +84,10 @@ class Jambonz:
     def check_webhook(self, asked: Asked) -> None:
         header = asked.headers.get("jambonz-signature", "")
         if not header and self._settings.allow_unsigned:
-            return None
+            return
         if not self._secret and self._token:
-            return self.check_upgrade(asked)
+            self.check_upgrade(asked)
+            return
         if not header:
             raise missing("Jambonz-Signature")
         fields = [field.strip().partition("=") for field in header[:MAX_CREDENTIAL_CHARS].split(",")]
