@@ -71,7 +71,7 @@ class RtpMedia:
         self._due_s = _NEVER
         self._next_report_s = _NEVER
         self._suspect = False
-        self._over = False
+        self._over = self._closed = False
         self._budget = MAX_BURST
         self._pressed: asyncio.Future[None] | None = None
         self._refused = 0
@@ -175,8 +175,10 @@ class RtpMedia:
         self._due_s = now_s
 
     def _listen(self) -> None:
-        agreed = self._talks.agreed
-        self._stream.listens = agreed is not None and agreed.receive and not self._talks.hold and not self._over
+        """Not on hold, by whichever side: what comes then is music, or nothing at all."""
+        agreed, talks = self._talks.agreed, self._talks
+        heard = agreed is not None and agreed.receive and not agreed.remote_hold
+        self._stream.listens = heard and not talks.hold and not self._over
 
     def _code_by(self, agreed: Agreed) -> Codec:
         first, codec = agreed.formats[0], self._codec
@@ -350,9 +352,24 @@ class RtpMedia:
             self._leave()
         self._keys_done(LineError("line_down", "The call is over."))
 
+    def _counts(self) -> dict[str, object]:
+        return {
+            **dataclasses.asdict(self.quality()),
+            "codec": self._codec.name if self._codec is not None else None,
+            "secured": self.secured,
+            "refused": self.refused,
+            "malformed": self._stream.receiver.malformed if self._stream.ready else 0,
+            "overrun": self._sender.dropped,
+            "unsent": self._path.unsent,
+        }
+
     async def close(self) -> None:
         """Give the ports back. Twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
         if self._reports is not None and not self._over:
             self._reports.send_goodbye()
         self._stop()
+        _log.info("media of the phone call", **self._counts())
         self._path.close()

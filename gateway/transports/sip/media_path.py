@@ -18,6 +18,10 @@ class Wire(Protocol):
 
     port: int
 
+    @property
+    def unsent(self) -> int:
+        """Datagrams that the system did not take."""
+
     def send_rtp(self, data: bytes, to: Source) -> None: ...
 
     def send_rtcp(self, data: bytes, to: Source) -> None: ...
@@ -45,6 +49,10 @@ class MediaPath:
     def mux(self) -> bool:
         """RTCP comes and goes with RTP."""
         return self._agreed is not None and self._agreed.rtcp_mux
+
+    @property
+    def unsent(self) -> int:
+        return self._wire.unsent
 
     def agree(self, agreed: Agreed) -> None:
         self._agreed = agreed

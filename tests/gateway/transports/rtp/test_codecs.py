@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import av
 import numpy as np
 import pytest
 
@@ -19,7 +20,8 @@ def voice(samples: int, rate_hz: int, hz: float = 150.0) -> Pcm16:
     """Harmonics of one pitch, as a vowel has."""
     at = np.arange(samples) / rate_hz
     parts = [np.sin(2 * np.pi * hz * n * at + n) / n for n in range(1, 6)]
-    return (6000 * np.sum(parts, axis=0)).astype(np.int16)
+    pcm: Pcm16 = (6000 * np.sum(parts, axis=0)).astype(np.int16)
+    return pcm
 
 
 def step(pcm: Pcm16) -> int:
@@ -60,6 +62,23 @@ def test_payloads_that_are_none(codec: G711 | G722) -> None:
             codec.ticks(payload)
     assert codec.ticks(bytes(80)) == 80
     assert not codec.is_quiet(b"\xff")
+
+
+def test_what_ffmpeg_cannot_decode_is_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, frames: list[av.AudioFrame] | None) -> None:
+            self._frames = frames
+
+        def decode(self, packet: object) -> list[av.AudioFrame]:
+            if self._frames is None:
+                raise av.InvalidDataError(1, "invalid")
+            return self._frames
+
+    codec = G722()
+    for frames in (None, [av.AudioFrame.from_ndarray(np.zeros((1, 7), np.int16), format="s16", layout="mono")]):
+        monkeypatch.setattr(codec, "_decoder", Broken(frames))
+        with pytest.raises(ValueError, match=r"nvalid|samples"):
+            codec.decode(bytes(160))
 
 
 @pytest.mark.parametrize("codec", [G711("pcma"), G722()], ids=["g711", "g722"])

@@ -68,7 +68,7 @@ class End:
     """One end at ``address``; RTCP at the port above."""
 
     def __init__(self, address: Source, policy: RtpPolicy, seed: int) -> None:
-        self.address, self.port = address, address[1]
+        self.address, self.port, self.unsent = address, address[1], 0
         self.loop = asyncio.get_running_loop()
         self.told, self.line = Told(), Line()
         self.network: dict[Source, End] = {}
@@ -102,6 +102,13 @@ class End:
                 end.media.on_rtcp(data, source)
 
     # what tests do
+
+    def waits(self) -> bool:
+        """Audio has to (a method, for it changes from one line of a test to the next)."""
+        return self.media.congested
+
+    def held(self) -> bool:
+        return self.media.remote_hold
 
     async def speak(self, pcm: Pcm16) -> None:
         """As the pacer above does: two frames ahead, then one every 20 ms."""

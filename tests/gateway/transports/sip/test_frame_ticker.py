@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -88,7 +89,8 @@ async def test_one_that_raises_is_left_out_and_the_others_go_on(capsys: pytest.C
 async def test_who_joins_and_leaves_within_a_frame_neither_stops_nor_doubles_the_clock() -> None:
     ticker = FrameTicker(asyncio.get_running_loop())
     slot = ticker._slots[0]
-    later, leave = Frames(), []
+    later = Frames()
+    leave: list[Callable[[], None]] = []
 
     def swap(number: int, now_s: float) -> None:
         leave[0]()

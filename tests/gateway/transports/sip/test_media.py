@@ -11,9 +11,11 @@ from aiortc.rtp import RtcpByePacket, RtcpPacket, RtcpSrPacket
 
 from gateway.transports.phone.line import LineError
 from gateway.transports.rtp.packet import write_rtp
+from gateway.transports.sip import codecs
 from gateway.transports.sip.media import BadSdp
 from gateway.transports.sip.media_policy import RtpPolicy
 from gateway.transports.sip.offer_answer import Srtp
+from streaming.audio.opus import OpusUnavailable
 from tests.gateway.transports.sip.descriptions import sdp
 from tests.gateway.transports.sip.media_rig import POLICY, agree, hang_up, place_of, speech, two
 from tests.virtual_time import virtual
@@ -84,13 +86,13 @@ async def test_keys_both_ways_while_one_speaks() -> None:
     began_s = us.loop.time()
     sending = asyncio.create_task(us.media.send_dtmf("12#"))
     await asyncio.sleep(0.1)
-    assert us.media.congested
+    assert us.waits()
     with pytest.raises(LineError) as raised:
         await us.media.send_dtmf("3")
     assert raised.value.code == "busy"
     await sending
     assert us.loop.time() - began_s == pytest.approx(0.6, abs=0.05)
-    assert not us.media.congested
+    assert not us.waits()
     await them.media.send_dtmf("90AB")
     await talk
     assert (them.told.keys, us.told.keys) == ("12#", "90AB")
@@ -267,6 +269,17 @@ async def test_an_offer_that_cannot_be_taken_leaves_the_call_as_it_was() -> None
     await asyncio.sleep(0.1)
     assert them.told.pcm.any()
     await hang_up(us, them)
+
+
+def test_without_libopus_opus_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise OpusUnavailable("not here")
+
+    codecs.usable_codecs.cache_clear()
+    monkeypatch.setattr(codecs, "find_library", nowhere)
+    assert codecs.usable_codecs(("opus", "pcmu")) == ("pcmu",)
+    assert codecs.usable_codecs(("pcma",)) == ("pcma",)
+    codecs.usable_codecs.cache_clear()
 
 
 @virtual
