@@ -102,7 +102,7 @@ class CallControl:
         elif reply.failure:
             self._drop(reply, "reply_failed", "not done: the reply could not be spoken")
         else:
-            self._drop(reply, "interrupted", "not done: the caller spoke before")
+            self._drop(reply, "interrupted", "not done: you were interrupted before")
 
     # --- a reply's calls --------------------------------------------------------------------------------------
 
@@ -186,6 +186,7 @@ class CallControl:
     def _next(self, now: float) -> None:
         while self._waiting and self._running is None and self.ends is None:
             call, action = self._waiting.popleft()
+            self._emit(Count(f"tool_{call.name}"))
             match action:
                 case HangUp():
                     self._file_result(call, None, "")
@@ -201,7 +202,6 @@ class CallControl:
 
     def _start(self, call: ToolCall, action: Action, until: float, effect: Effect) -> None:
         self._running = _Running(call, action, until)
-        self._emit(Count(f"tool_{call.name}"))
         self._emit(effect)
 
     def _settle(self, running: _Running, code: str | None, message: str, now: float) -> None:

@@ -112,6 +112,8 @@ class ResponseOptions(msgspec.Struct, frozen=True):
     input_text: tuple[tuple[str, str], ...] | None = None
     """(role, text) pairs that replace the conversation as the prompt; () is no history at all."""
     metadata: dict[str, str] | None = None
+    tools: bool = True
+    """False: this response is made without any."""
 
     def over(self, config: SessionConfig) -> SessionConfig:
         """The session's configuration, with what this response has of its own."""
@@ -120,4 +122,6 @@ class ResponseOptions(msgspec.Struct, frozen=True):
             for name in ("instructions", "audio_output", "max_output_tokens")
             if (value := getattr(self, name)) is not None
         }
+        if not self.tools:
+            changes["tools"] = ()
         return msgspec.structs.replace(config, **changes)

@@ -170,7 +170,7 @@ class ToolCallSplitter:
                     yield from self._bare(ended=ended)
                 case _State.TOO_LONG:
                     self._pass_over()
-                case _State.MUTED:
+                case _:
                     self._held = ""
             if (self._state, self._held) == before:
                 return

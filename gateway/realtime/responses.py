@@ -31,6 +31,7 @@ def read_options(params: ResponseParams, session: Session) -> ResponseOptions:
         max_output_tokens=None if tokens is None else output_tokens(tokens),
         input_text=_read_input(params),
         metadata=params.metadata,
+        tools=params.tool_choice != "none",
     )
 
 

@@ -101,7 +101,7 @@ STREAMS: list[tuple[list[dict[str, Any]], list[tuple[str, str, str]]]] = [
     ),
     (  # no part of a call
         [
-            delta({"index": 0, "function": None, "id": "a"}, {"index": "x", "function": {"name": 7}}),  # type: ignore[dict-item]
+            delta({"index": 0, "function": None, "id": "a"}, {"index": "x", "function": {"name": 7}}),
             {"choices": [{"delta": {"tool_calls": "none"}}]},
             {"choices": [{"delta": {"tool_calls": [7, None]}}]},
             delta(part(0, "end_call", "{}")),

@@ -174,10 +174,21 @@ def test_the_agent_s_own_tools_are_items_that_no_client_is_asked_to_answer(barge
 
 
 def test_a_client_that_wants_no_tools_has_none() -> None:
-    config = SessionConfig(tools=("send_dtmf",))
-    wire = Wire(config)
-    assert wire.protocol.config.tools == ("send_dtmf",)
-    wire.protocol.receive('{"type": "session.update", "session": {"type": "realtime", "tool_choice": "none"}}')
-    assert wire.protocol.config.tools == ()
-    wire.protocol.receive('{"type": "session.update", "session": {"type": "realtime", "tool_choice": "auto"}}')
-    assert wire.protocol.config.tools == ("send_dtmf",)
+    wire = Wire(SessionConfig(tools=("send_dtmf",)))
+    had = []
+    for choice in ("none", "auto", "none", None):
+        update = {"type": "session.update", "session": {"type": "realtime", "tool_choice": choice}}
+        wire.protocol.receive(json.dumps(update))
+        had.append(wire.protocol.config.tools)
+    assert had == [(), ("send_dtmf",), (), ()]
+
+
+def test_one_response_may_be_made_without_tools() -> None:
+    wire = Wire(SessionConfig(tools=("send_dtmf",)))
+    for choice in ("none", "auto"):
+        create = {"type": "response.create", "response": {"tool_choice": choice}}
+        for event in wire.protocol.receive(json.dumps(create)):
+            assert isinstance(event, ev.CreateResponse)
+            wire.scene.feed(event)
+        wire.scene.silence(3_000)
+    assert [bool(request.tools) for request in wire.scene.generations] == [False, True]
