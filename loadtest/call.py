@@ -80,7 +80,7 @@ class MediaRoute(Protocol):
 @dataclass(frozen=True, slots=True)
 class PhoneOptions:
     """What only phone wires know of. ``caller`` is the number that calls (SIP's From; a stream's parameter
-    ``caller``). ``user`` and ``password`` answer a SIP server's challenge; ``codec`` is the only one to offer (``pcmu``
+    ``from``). ``user`` and ``password`` answer a SIP server's challenge; ``codec`` is the only one to offer (``pcmu``
     or ``pcma``; both by default). ``parameters`` and ``auth_token`` are the carrier's: its stream's custom parameters,
     and what it signs with; ``signed_url`` is the public address where it is not the one called."""
 

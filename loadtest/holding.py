@@ -133,7 +133,7 @@ class _Call:
         start = slot * self._slot_samples
         barge_in = turn.barge_in_after_ms is not None
         if turn.keys:
-            slots = (len(turn.keys) - 1) * _KEY_PERIOD + _KEY_SLOTS
+            slots = (len(turn.keys) - 1) * _KEY_PERIOD + 1  # until the last went down: an agent need not wait for more
             self._marks.append(TurnMark(start, start + slots * self._slot_samples, barge_in, keys=True))
         else:
             self._marks.append(TurnMark(start, start + len(turn.pcm), barge_in))

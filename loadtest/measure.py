@@ -37,7 +37,7 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class TurnMark:
     """Where the caller's line lies in the recording (samples), and whether it was meant to interrupt. ``keys``: it was
-    pressed, not spoken, so the recording is silent there; ``end`` is when the last key was released."""
+    pressed, not spoken, so the recording is silent there; ``end`` is when the last key had gone down."""
 
     start: int
     end: int

@@ -53,8 +53,9 @@ class StreamPlayout:
         self._silence = np.zeros(self.slot_samples, dtype=np.int16)
         self._silence.setflags(write=False)
         self._slots: list[Pcm16] = []
-        self._queue: deque[Pcm16 | str] = deque()
+        self._queue: deque[tuple[Pcm16, bool] | str] = deque()  # samples and whether there is a voice in them; marks
         self._queued_samples = 0
+        self._queued_voices = 0
         self._play_from_s: float | None = None
         self._reached: list[str] = []
         self._inside: list[str] = []  # marks between samples of the slot that is being heard
@@ -66,7 +67,8 @@ class StreamPlayout:
 
     @property
     def busy(self) -> bool:
-        return self._queued_samples > 0
+        """Speech is queued. Silence is not: many servers send it without end."""
+        return self._queued_voices > 0
 
     def slot(self, index: int) -> Pcm16:
         return self._slots[index]
@@ -98,8 +100,10 @@ class StreamPlayout:
             return
         if self._queued_samples == 0:
             self._play_from_s = now_s + self._prebuffer_s
-        self._queue.append(pcm)
+        voiced = rms_dbfs(pcm) >= VOICED_DBFS
+        self._queue.append((pcm, voiced))
         self._queued_samples += len(pcm)
+        self._queued_voices += voiced
         self._most_samples = max(self._most_samples, self._queued_samples)
 
     def mark(self, name: str, now_s: float) -> None:
@@ -117,7 +121,7 @@ class StreamPlayout:
         names = [entry for entry in self._queue if isinstance(entry, str)]
         self._queue.clear()
         self._queue.extend(names)
-        self._queued_samples = 0
+        self._queued_samples = self._queued_voices = 0
         self._play_from_s = None
         self._broke_off = False
         self._missed.clear()
@@ -170,13 +174,16 @@ class StreamPlayout:
         parts: list[Pcm16] = []
         wanted = self.slot_samples
         while wanted and self._queued_samples:
-            pcm = self._queue.popleft()
-            if isinstance(pcm, str):
-                self._inside.append(pcm)
+            entry = self._queue.popleft()
+            if isinstance(entry, str):
+                self._inside.append(entry)
                 continue
+            pcm, voiced = entry
             if len(pcm) > wanted:
-                self._queue.appendleft(pcm[wanted:])
+                self._queue.appendleft((pcm[wanted:], voiced))
                 pcm = pcm[:wanted]
+            else:
+                self._queued_voices -= voiced
             parts.append(pcm)
             wanted -= len(pcm)
             self._queued_samples -= len(pcm)

@@ -79,12 +79,12 @@ def encode_voice(plan: CallPlan) -> Voice:
 
 
 def stream_parameters(plan: CallPlan) -> dict[str, str]:
-    """The ``customParameters``: what the plan says, with the agent and the caller under these names."""
+    """The ``customParameters``: what the plan says, with ``agent`` and ``from``."""
     parameters = dict(plan.phone.parameters)
     if plan.agent is not None:
         parameters["agent"] = plan.agent
     if plan.phone.caller is not None:
-        parameters["caller"] = plan.phone.caller
+        parameters["from"] = plan.phone.caller
     return parameters
 
 

@@ -104,6 +104,24 @@ def test_speech_that_ends_in_silence_or_stays_away_is_over() -> None:
     assert ended.playout.late_slots == left.playout.late_slots == []
 
 
+def test_queued_speech_keeps_it_busy_and_queued_silence_does_not() -> None:
+    buffer = Buffer()
+    busy = []
+    buffer.push(0, 0, 0, 0, 0)
+    busy.append(buffer.playout.busy)
+    buffer.push(10, 1000, 1000)
+    busy.append(buffer.playout.busy)
+    buffer.push(20, 0, 0)
+    buffer.heard(139)
+    busy.append(buffer.playout.busy)
+    buffer.heard(141)
+    busy.append(buffer.playout.busy)
+    buffer.push(165, 1000)
+    buffer.playout.clear(0.17)
+    busy.append(buffer.playout.busy)
+    assert busy == [False, True, True, False, False]
+
+
 def test_what_does_not_fit_is_dropped_and_counted() -> None:
     buffer = Buffer(room_ms=100)
     buffer.push(0, *[1000] * 8)

@@ -46,7 +46,7 @@ async def test_what_is_sent_is_what_twilio_documents() -> None:
     assert seen.messages[-1]["event"] == "stop"
     assert seen.messages[0] == {"event": "connected", "protocol": "Call", "version": "1.0.0"}
     start = seen.messages[1]
-    assert start["start"]["customParameters"] == {"a": "b", "agent": "sales", "caller": "+1555"}
+    assert start["start"]["customParameters"] == {"a": "b", "agent": "sales", "from": "+1555"}
     assert start["start"]["mediaFormat"] == {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1}
     assert start["start"]["tracks"] == ["inbound"]
     assert start["streamSid"] == start["start"]["streamSid"]
