@@ -1,8 +1,9 @@
 """jambonz's side of a ``listen`` verb with streamed audio, as its media server has it (``mod_audio_fork``).
 
 What comes is kept until there are 160 ms of it (at 8 kHz), then until there are 80 ms. A mark lies before the audio
-that comes after it; one with nothing after it is told when nothing plays. A sample of -1 is taken for a mark while there
-are any. There are at most 30. ``killAudio`` drops what plays, not what is kept, and tells all marks as cleared.
+that comes after it; one with nothing after it is told when nothing plays. A sample of -1 is taken for a mark while
+there are any, of which there are at most 30. ``killAudio`` drops what plays, not what is kept; marks are
+told as cleared.
 """
 
 from __future__ import annotations
