@@ -1,4 +1,4 @@
-"""Vonage, jambonz and FreeSWITCH over the real server and real sockets: a turn each in real time, with the null preset."""
+"""Vonage, jambonz and FreeSWITCH over the real server and real sockets: one turn each, with the null preset."""
 
 from __future__ import annotations
 
