@@ -15,8 +15,17 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_\-.]*[A-Za-z0-9_.])?")
 _USER = re.compile(r"(?:[A-Za-z0-9\-_.!~*'()&=+$,;?/#\[\]]|%[0-9A-Fa-f]{2})+")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+\-.]*")
 _SIP_SCHEMES = frozenset({"sip", "sips"})
+_SENT_BY = re.compile(rf"\s*+({TOKEN.pattern}+)\s++([^\s:\[]++|\[[^\]\s]*+\])(?:\s*+:\s*+(\d++))?+\s*+")
+"""Transport, host and port, with white space where people put it."""
 MAX_HOST = 255
 MAX_PARAMETERS = 64
+MAX_PARTS = 256
+"""Elements of one header line that is a list."""
+_PIECES = {
+    separator: re.compile(rf'(?:"(?:[^"\\]|\\.)*+"|<[^>]*+>|[^"<{separator}]++)*+', re.DOTALL)
+    for separator in (";", ",")
+}
+"""Everything up to the next separator that counts. Possessive: no text makes it look twice."""
 
 Parameters = dict[str, str | None]
 """Names in lower case; None: a flag without a value. Quoted values without their quotes."""
@@ -117,8 +126,7 @@ def parse_host_port(text: str) -> tuple[str, int | None]:
         host, colon, number = text.partition(":")
         if len(host) > MAX_HOST or not _HOST_NAME.fullmatch(host):
             raise BadSyntax("host")
-        port = number.strip() if colon else None
-        host = host.strip()
+        port = number if colon else None
     if port is None:
         return host, None
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) <= 65_535):
@@ -169,21 +177,21 @@ def parse_via(text: str) -> Via:
     version, slash2, rest = rest.partition("/")
     if not (slash and slash2) or protocol.strip().upper() != "SIP" or version.strip() != "2.0":
         raise BadSyntax("Via")
-    words = rest.split()
-    if len(words) < 2 or not TOKEN.fullmatch(words[0]):
+    sent = _SENT_BY.fullmatch(rest)
+    if sent is None:
         raise BadSyntax("Via")
-    host, port = parse_host_port("".join(words[1:]))
-    return Via(words[0].lower(), host, port, parse_parameters(f"{semicolon}{parameters}"))
+    host, port = parse_host_port(sent[2] + (f":{sent[3]}" if sent[3] else ""))
+    return Via(sent[1].lower(), host, port, parse_parameters(f"{semicolon}{parameters}"))
 
 
 def parse_parameters(text: str) -> Parameters:
     """``;name=value;flag``. The first of a name stands. Raises :class:`BadSyntax`."""
     found: Parameters = {}
-    for count, part in enumerate(split_outside_quotes(text, ";")):
+    for count, part in enumerate(split_outside_quotes(text, ";", MAX_PARAMETERS + 1)):
         part = part.strip()
         if not part:
             continue
-        if count == 0 or count > MAX_PARAMETERS:
+        if count == 0:
             raise BadSyntax("parameters")
         name, equals, value = part.partition("=")
         name = name.strip().lower()
@@ -194,29 +202,23 @@ def parse_parameters(text: str) -> Parameters:
     return found
 
 
-def split_outside_quotes(text: str, separator: str) -> list[str]:
-    """At each ``separator`` that is neither inside quotes nor inside angle brackets. Raises :class:`BadSyntax`."""
-    if '"' not in text and "<" not in text:
-        return text.split(separator)
+def split_outside_quotes(text: str, separator: str, most: int = MAX_PARTS) -> list[str]:
+    """At each ``separator`` (a semicolon or a comma) that is neither inside quotes nor inside angle brackets. Raises
+    :class:`BadSyntax`: one of those has no end, or there are more parts than ``most``."""
     parts: list[str] = []
     begin = at = 0
-    inside = False
-    while at < len(text):
-        char = text[at]
-        if char == '"' and not inside:
-            at = _closing_quote(text, at)
-        elif char == "<":
-            inside = True
-        elif char == ">":
-            inside = False
-        elif char == separator and not inside:
-            parts.append(text[begin:at])
-            begin = at + 1
-        at += 1
-    if inside:
-        raise BadSyntax("angle brackets")
-    parts.append(text[begin:])
-    return parts
+    while True:
+        piece = _PIECES[separator].match(text, at)
+        assert piece is not None  # it may be empty
+        at = piece.end()
+        if at == len(text):
+            return [*parts, text[begin:]]
+        if text[at] != separator:
+            raise BadSyntax("quotes or angle brackets without an end")
+        parts.append(text[begin:at])
+        at = begin = at + 1
+        if len(parts) >= most:
+            raise BadSyntax("too many parts")
 
 
 def _closing_quote(text: str, opening: int) -> int:

@@ -218,7 +218,13 @@ def parse(data: bytes, *, stream: bool = False) -> Request | Response:
 
 def unfold(head: str) -> list[str]:
     """The lines of a head; one that begins with white space continues the line before it (7.3.1)."""
-    return re.sub(r"[ \t]*\r\n[ \t]+", " ", head).split("\r\n")
+    lines: list[str] = []
+    for line in head.split("\r\n"):
+        if lines and line.startswith((" ", "\t")):
+            lines[-1] += " " + line.strip(" \t")
+        else:
+            lines.append(line)
+    return lines
 
 
 def _first_line(line: str, headers: Headers) -> Request | Response | Malformed:

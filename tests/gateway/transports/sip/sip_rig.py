@@ -214,7 +214,7 @@ class Phone:
     """One user agent, and a peer that writes its messages by hand."""
 
     agent: Agent
-    source: Peer = Peer("udp", "192.0.2.9", 5060)
+    source: Peer = field(default_factory=lambda: Peer("udp", "192.0.2.9", 5060))
 
     @classmethod
     def make(cls, **kwargs: object) -> Phone:

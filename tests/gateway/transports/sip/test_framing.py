@@ -52,6 +52,7 @@ def test_a_stream_that_cannot_be_followed(data: bytes) -> None:
 
 def test_a_head_that_never_ends_is_cut_off_early_and_searched_once() -> None:
     framer = Framer()
+    for _ in range(MAX_HEAD_BYTES):
+        framer.feed(b"x")
     with pytest.raises(Malformed):
-        for _ in range(MAX_HEAD_BYTES + 1):
-            framer.feed(b"x")
+        framer.feed(b"x")

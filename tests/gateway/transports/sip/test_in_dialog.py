@@ -199,7 +199,7 @@ def test_a_refused_refresh_is_tried_again_and_an_unknown_call_is_over() -> None:
     assert call.ear.told[-2:] == ["hung up: connection_lost", "closed"]
 
 
-# --- a peer that writes by hand ----------------------------------------------------------------------------------------
+# --- a peer that writes by hand -------------------------------------------------------------------------------------
 
 
 def up(phone: Phone, *extra: str, body: str = "offer 1") -> str:
@@ -355,7 +355,7 @@ def test_a_dialog_is_known_by_both_tags(phone: Phone) -> None:
     assert phone.agent.ears[0].told == ["established"]
 
 
-# --- transfers ---------------------------------------------------------------------------------------------------------
+# --- transfers ------------------------------------------------------------------------------------------------------
 
 
 def refer(phone: Phone) -> tuple[str, list[Outcome], Request]:

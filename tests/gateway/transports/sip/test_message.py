@@ -31,7 +31,7 @@ def changed(old: str, new: str, method: str = "OPTIONS") -> bytes:
     return raw(*(line.replace(old, new) for line in lines))
 
 
-# --- valid, if unusual -------------------------------------------------------------------------------------------------
+# --- valid, if unusual ----------------------------------------------------------------------------------------------
 
 
 def test_compact_folded_and_oddly_spaced() -> None:
@@ -134,7 +134,7 @@ def test_ipv6_and_its_look_alikes() -> None:
     assert (message.via.host, message.via.port) == ("2001:db8::9:255", 5070)
 
 
-# --- refused, and answered ---------------------------------------------------------------------------------------------
+# --- refused, and answered ------------------------------------------------------------------------------------------
 
 ANSWERED = [
     ("a content-length that is negative", changed("Max-Forwards: 70", "Content-Length: -999"), 400),
@@ -261,7 +261,7 @@ def test_long_nonsense_is_read_in_no_time_worth_speaking_of(text: str) -> None:
         assert len(phone.agent.ua.sessions) <= 1
 
 
-# --- written -----------------------------------------------------------------------------------------------------------
+# --- written --------------------------------------------------------------------------------------------------------
 
 
 def test_a_header_of_ours_is_one_line() -> None:

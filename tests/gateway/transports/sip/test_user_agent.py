@@ -147,7 +147,7 @@ def test_a_tel_uri_may_be_called(phone: Phone) -> None:
     assert statuses(phone.say(*request("INVITE", uri="tel:+15551234567"))) == [100]
 
 
-# --- where answers go --------------------------------------------------------------------------------------------------
+# --- where answers go -----------------------------------------------------------------------------------------------
 
 
 def sent_to(phone: Phone, *lines: str, source: Peer) -> tuple[Peer, Response]:
@@ -189,7 +189,7 @@ def test_over_a_connection_answers_go_back_on_it(phone: Phone) -> None:
     assert peer == source
 
 
-# --- ringing -----------------------------------------------------------------------------------------------------------
+# --- ringing --------------------------------------------------------------------------------------------------------
 
 
 def rings_long(session: IncomingSession, media: FakeMedia) -> None:
