@@ -269,11 +269,11 @@ def test_keys_pressed_on_the_page_are_answered(here: Served, caller: BrowserPage
     assert keys == ["5", "1", "#"]
     own, answer = page.locator("#turns > .turn.you"), page.locator("#turns > .turn.agent").last
     expect(own.locator(".said")).to_have_text("51")
-    expect(answer).to_contain_text("You said: (keypad: 51).")
+    expect(answer).to_contain_text("You said: (keypad: 5 1).")
     caller.screenshot(artefacts(tmp_path), "keypad")
     page.get_by_role("button", name="Hang up").click()
     (call,) = ended_calls(here.url)
-    assert [entry["text"] for entry in call["transcript"]][1:] == ["(keypad: 51)", "You said: (keypad: 51)."]
+    assert [entry["text"] for entry in call["transcript"]][1:] == ["(keypad: 51)", "You said: (keypad: 5 1)."]
 
 
 @pytest.mark.slow

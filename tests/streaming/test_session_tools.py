@@ -12,7 +12,7 @@ from streaming import notices as nt
 from streaming.call_control import CONTROL_BOUND_S, MAX_ROUNDS, TRANSFER_BOUND_S
 from streaming.config import BargeIn, ResponseOptions, SessionConfig, TurnDetection, TurnMode
 from streaming.conversation import PartKind
-from streaming.jobs import Generate, Message, Token, ToolCalled
+from streaming.jobs import Generate, Message, ToolCalled
 from streaming.reply import HANG_UP_S
 from streaming.tools import TOOL_NAMES
 from tests.streaming.scene import Scene, Script
@@ -490,4 +490,3 @@ def test_nobody_is_prompted_while_on_hold() -> None:
     scene.say("can you look it up", wait_ms=15_000)
     assert len(scene.generations) == 1
     assert scene.told(nt.IdleTimeout) == []
-    assert Token not in {type(effect) for effect in scene.effects}
