@@ -49,7 +49,7 @@ def _ed25519_key(value: str) -> str:
 
 
 def _token(value: SecretStr | None) -> SecretStr | None:
-    if value is not None and len(value.get_secret_value()) < 16:
+    if value is not None and len(value.get_secret_value().strip()) < 16:
         raise ValueError("a secret has 16 characters at least")
     return value
 

@@ -150,10 +150,13 @@ def test_a_ticket_is_good_once_for_a_minute_and_for_its_carrier() -> None:
     assert len(tickets) == 1
 
 
-@given(st.text(max_size=40), st.text(max_size=40))
+WORDS = st.text(st.characters(exclude_categories=["Z", "C"]), max_size=4)
+
+
+@given(WORDS, WORDS)
 def test_a_stream_token_is_itself_and_nothing_else(token: str, given_word: str) -> None:
     asked = Asked("wss://x/", {"authorization": f"Bearer {given_word}"}, {"token": given_word})
-    if given_word.strip() and given_word == token:
+    if given_word and given_word == token:
         check_stream_token(asked, SecretStr(token), allow_unsigned=False)
         return
     with pytest.raises(Unauthentic):
