@@ -65,6 +65,7 @@ class CallOptions:
     key: str | None = None
     barge_in_after_ms: float | None = None
     barge_in_text: str | None = None
+    barge_in_keys: str | None = None
     record: Path | None = None
     max_seconds: float = 120.0
     voice: str = DEFAULT_VOICE
@@ -81,8 +82,10 @@ async def place_call(options: CallOptions) -> CallReport:
     A call that fails is reported, not raised. Raises :class:`CallUsageError` for options that make no call (a line that
     can't be spoken, a bad URL, a recording that can't be written, no libopus for WebRTC).
     """
-    if (options.barge_in_after_ms is None) != (options.barge_in_text is None):
-        raise CallUsageError("a barge-in needs both its time and its words")
+    if (options.barge_in_after_ms is None) != (options.barge_in_text is None and options.barge_in_keys is None):
+        raise CallUsageError("a barge-in needs both its time and its words or keys")
+    if options.barge_in_text is not None and options.barge_in_keys is not None:
+        raise CallUsageError("a barge-in is spoken or pressed, not both")
     if options.key is not None and not options.key.isprintable():
         raise CallUsageError("a key is one line of printable text")
     if options.record is not None and not options.record.parent.is_dir():
@@ -124,8 +127,9 @@ async def place_call(options: CallOptions) -> CallReport:
 
 def _turns(options: CallOptions, rate_hz: int) -> tuple[Turn, ...]:
     turns = [_turn(line, options.voice, rate_hz) for line in options.lines]
-    if options.barge_in_text is not None:
-        cut = _turn(Say(options.barge_in_text), options.voice, rate_hz, options.barge_in_after_ms)
+    if options.barge_in_after_ms is not None:
+        line = Say(options.barge_in_text or "") if options.barge_in_keys is None else Press(options.barge_in_keys)
+        cut = _turn(line, options.voice, rate_hz, options.barge_in_after_ms)
         turns.insert(min(1, len(turns)), cut)
     return tuple(turns)
 
@@ -255,6 +259,7 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
             float | None, typer.Option(min=0, help="Interrupt this many ms after the first answer is first heard.")
         ] = None,
         barge_in_say: Annotated[str | None, typer.Option(help="The words to interrupt with.")] = None,
+        barge_in_press: Annotated[str | None, typer.Option(help="The keys to interrupt with (phones).")] = None,
         record: Annotated[Path | None, typer.Option(help="Write a stereo WAV: caller left, agent right.")] = None,
         json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
         max_seconds: Annotated[float, typer.Option(min=1, max=3600, help="Hang up after this long.")] = 120.0,
@@ -278,7 +283,7 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
         ] = None,
     ) -> None:
         """Call an agent, speak to it in real time, and report what was heard and how fast."""
-        if barge_in_after is not None and barge_in_say is None:
+        if barge_in_after is not None and barge_in_say is None and barge_in_press is None:
             barge_in_say = "Wait, one moment please."
         options = CallOptions(
             url,
@@ -287,6 +292,7 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
             key=key,
             barge_in_after_ms=barge_in_after,
             barge_in_text=barge_in_say,
+            barge_in_keys=barge_in_press,
             record=record,
             max_seconds=max_seconds,
             voice=voice,

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from loadtest.call import CallOver, EndCause
 from loadtest.sip.digest import Credentials, answer_challenge, is_stale
 from loadtest.sip.message import SipMessage, SipUri, parameter_of, parse_message, serialise
 from loadtest.sip.refusal import refused
+from loadtest.sip.resending import T1_S, Resending
 from loadtest.sip.sdp import NoMedia
 
-T1_S = 0.5
-T2_S = 4.0
 ANSWER_S = 10.0
 """For the first response to an INVITE: a server that is there says 100 at once."""
 RING_S = 60.0
@@ -52,17 +50,6 @@ class Phone(Protocol):
 
     def referred(self, target: str) -> None:
         """The other end hands the caller over."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A message that is sent again until it is answered."""
-
-    data: bytes
-    interval_s: float
-    next_s: float | None
-    until_s: float
-    doubling: bool = False
 
 
 class SipCaller:
@@ -109,14 +96,12 @@ class SipCaller:
         self._early_sdp = ""
         self._rseq = -1
         self._acks: dict[str, bytes] = {}
-        self._sent: dict[str, _Sent] = {}
+        self._sent = Resending(reliable=transport == "TCP")
         self._answers: dict[tuple[str, str], bytes] = {}
 
     @property
     def next_s(self) -> float | None:
-        return min(
-            (at for sent in self._sent.values() for at in (sent.next_s, sent.until_s) if at is not None), default=None
-        )
+        return self._sent.next_s
 
     def invite(self, now_s: float, authorization: tuple[str, str] | None = None) -> None:
         """Call, or call again with an answer to the challenge."""
@@ -131,7 +116,8 @@ class SipCaller:
         offer = self._phone.describe(None)
         to, target = self._invite_to, str(self._target)
         data = self._request("INVITE", self._cseq, self._invite_via, headers, offer, to=to, target=target)
-        self._send_until(self._invite_branch, data, now_s, ANSWER_S, doubling=True)
+        self.outbox.append(data)
+        self._sent.start(self._invite_branch, data, now_s, ANSWER_S, unbounded=True)
 
     def hang_up(self, now_s: float) -> None:
         if self.state is State.UP:
@@ -139,7 +125,7 @@ class SipCaller:
             self._bye_branch = self._in_dialog("BYE", now_s, within_s=_BYE_S)
         elif self.state is State.CALLING:
             self.state = State.CANCELLING
-            self._sent[self._invite_branch].until_s = now_s + _BYE_S
+            self._sent.hurry(self._invite_branch, now_s + _BYE_S)
             if self._provisional:  # before, a CANCEL might overtake its INVITE (section 9.1)
                 self._cancel(now_s)
 
@@ -150,14 +136,10 @@ class SipCaller:
         self._sent.clear()
 
     def tick(self, now_s: float) -> None:
-        for key, sent in list(self._sent.items()):
-            if now_s >= sent.until_s:
-                del self._sent[key]
-                self._unanswered(key, now_s)
-            elif sent.next_s is not None and now_s >= sent.next_s:
-                self.outbox.append(sent.data)
-                sent.interval_s = sent.interval_s * 2 if sent.doubling else min(T2_S, sent.interval_s * 2)
-                sent.next_s = now_s + sent.interval_s
+        again, unanswered = self._sent.due(now_s)
+        self.outbox += again
+        for key in unanswered:
+            self._unanswered(key, now_s)
 
     def receive(self, data: bytes, now_s: float) -> None:
         """A message came. Raises :class:`~loadtest.sip.message.BadMessage` for what is none."""
@@ -176,16 +158,14 @@ class SipCaller:
             return
         _, method = message.cseq
         branch = "CANCEL" if method == "CANCEL" else message.branch  # it has its INVITE's
-        sent = self._sent.get(branch)
-        if sent is None:
+        if branch not in self._sent:
             if method == "INVITE" and message.status >= 200 and branch in self._acks:
                 self.outbox.append(self._acks[branch])  # our ACK was lost
         elif message.status < 200:
-            sent.next_s = None
             if method == "INVITE":
-                self._on_progress(message, sent, now_s)
+                self._on_progress(message, now_s)
         else:
-            del self._sent[branch]
+            self._sent.stop(branch)
             if method == "INVITE":
                 self._on_final(message, now_s)
             elif method == "BYE":
@@ -193,13 +173,13 @@ class SipCaller:
                     self.failure = f"BYE was answered with {message.status} {message.reason}"
                 self.end(CallOver(EndCause.HANGUP))
 
-    def _on_progress(self, message: SipMessage, sent: _Sent, now_s: float) -> None:
-        first, self._provisional = not self._provisional, True
+    def _on_progress(self, message: SipMessage, now_s: float) -> None:
+        if not self._provisional:
+            self._sent.wait(message.branch, now_s + (RING_S if self.state is State.CALLING else _BYE_S))
+        self._provisional = True
         self.trying_s = now_s if self.trying_s is None else self.trying_s
         if message.status > 100:
             self.ringing_s = now_s if self.ringing_s is None else self.ringing_s
-        if self.state is State.CALLING:
-            sent.until_s = now_s + RING_S if first else sent.until_s
         if self.state is State.CANCELLING:
             self._cancel(now_s)
         rseq = message.first("rseq")
@@ -267,9 +247,8 @@ class SipCaller:
             return
         self._cancelled = True
         to, target = self._invite_to, str(self._target)
-        self._send_until(
-            "CANCEL", self._request("CANCEL", self._cseq, self._invite_via, [], to=to, target=target), now_s, _BYE_S
-        )
+        cancel = self._request("CANCEL", self._cseq, self._invite_via, [], to=to, target=target)
+        self._send("CANCEL", cancel, now_s, _BYE_S)
 
     def _unanswered(self, key: str, now_s: float) -> None:
         if key == self._invite_branch:
@@ -277,6 +256,7 @@ class SipCaller:
                 self.end(CallOver(EndCause.HANGUP))
             elif self._provisional:
                 self.over = CallOver(EndCause.REFUSED, f"{self._target} rang for {RING_S:.0f} s and did not answer")
+                self._sent.wait(key, now_s + _BYE_S)  # its end is still to come
                 self.hang_up(now_s)
             else:
                 self.end(CallOver(EndCause.REFUSED, f"no answer at {self._target}"))
@@ -289,7 +269,7 @@ class SipCaller:
     def _on_request(self, message: SipMessage, now_s: float) -> None:
         number, method = message.cseq
         if method == "ACK":
-            self._sent.pop(f"ACK {number}", None)
+            self._sent.stop(f"ACK {number}")
             return
         known = self._answers.get((message.branch, method))
         if known is not None:
@@ -338,9 +318,7 @@ class SipCaller:
         contact = message.first("contact").partition("<")[2].partition(">")[0]
         self._remote_target = contact or self._remote_target
         if method == "INVITE":
-            key = f"ACK {message.cseq[0]}"
-            self._send_until(key, answer, now_s, _GIVE_UP_S)
-            self.outbox.pop()  # it is there already
+            self._sent.start(f"ACK {message.cseq[0]}", answer, now_s, _GIVE_UP_S)
 
     def _respond(
         self, message: SipMessage, status: str, headers: Sequence[tuple[str, str]] = (), body: str = ""
@@ -374,13 +352,12 @@ class SipCaller:
         branch = "z9hG4bK" + self._token()
         extra = [("Contact", self._contact), *headers] if method != "BYE" else list(headers)
         data = self._request(method, self._cseq, self._via(branch), extra, body, content_type)
-        self._send_until(branch, data, now_s, within_s)
+        self._send(branch, data, now_s, within_s)
         return branch
 
-    def _send_until(self, key: str, data: bytes, now_s: float, within_s: float, *, doubling: bool = False) -> None:
+    def _send(self, key: str, data: bytes, now_s: float, within_s: float) -> None:
         self.outbox.append(data)
-        next_s = now_s + T1_S if self._transport == "UDP" else None
-        self._sent[key] = _Sent(data, T1_S, next_s, now_s + within_s, doubling)
+        self._sent.start(key, data, now_s, within_s)
 
     def _via(self, branch: str) -> str:
         host = f"[{self._local.host}]" if ":" in self._local.host else self._local.host

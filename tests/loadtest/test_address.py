@@ -4,6 +4,8 @@ import pytest
 
 from loadtest.address import SECRETS_PATH, CallAddress, call_address
 from loadtest.call import Transport
+from loadtest.phone_address import SipAddress, audiosocket_address, sip_address
+from loadtest.sip.message import SipUri
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,10 @@ from loadtest.call import Transport
         ("http://h/v1/realtime/calls", None, "http://h/v1/realtime/calls"),
         ("https://h/voice/v1/realtime/calls/", None, "https://h/voice/v1/realtime/calls"),
         ("https://h/voice", None, "https://h/voice/v1/realtime/calls"),
+        ("sip:h", None, "sip:h"),
+        ("sip:desk@h:5070;transport=tcp", "sales", "sip:sales@h:5070;transport=tcp"),
+        ("twilio+wss://h/v1/carriers/twilio/stream", "sales", "wss://h/v1/carriers/twilio/stream"),
+        ("audiosocket://h:9092?rate=16000", None, "audiosocket://h:9092?rate=16000"),
     ],
 )
 def test_what_is_called(url: str, agent: str | None, called: str) -> None:
@@ -50,3 +56,29 @@ def test_what_is_no_url_at_all(url: str) -> None:
 def test_other_paths_of_the_same_server(url: str, beside: str) -> None:
     assert call_address(url, None).beside(SECRETS_PATH) == beside
     assert isinstance(call_address(url, None), CallAddress)
+
+
+@pytest.mark.parametrize(
+    ("url", "rate_hz"),
+    [("ws://h/", 24_000), ("sip:h", 8_000), ("twilio+ws://h/", 8_000), ("audiosocket://h:1?rate=48000", 48_000)],
+)
+def test_the_rate_that_is_spoken_at(url: str, rate_hz: int) -> None:
+    assert call_address(url, None).rate_hz == rate_hz
+
+
+def test_where_a_sip_call_goes() -> None:
+    assert sip_address("sip:a@[::1]", None) == SipAddress(SipUri("a", "::1"), "::1", 5060, False)
+    address = sip_address("sip:a@h:5070;transport=TCP", "b")
+    assert (address.target.user, address.host, address.port, address.tcp) == ("b", "h", 5070, True)
+
+
+def test_whose_call_an_audiosocket_call_is() -> None:
+    call = "40325ec2-5efd-4bd3-805f-53576e581d13"
+    assert str(audiosocket_address(f"audiosocket://h:1/{call}").call) == call
+    assert audiosocket_address("audiosocket://h:1").call != audiosocket_address("audiosocket://h:1").call
+
+
+@pytest.mark.parametrize("tail", ["/x", "?rate=x", "?rate=11025", "?rate=8000&x=1"])
+def test_audiosocket_addresses_that_mean_nothing(tail: str) -> None:
+    with pytest.raises(ValueError, match=r"audiosocket|AudioSocket"):
+        audiosocket_address("audiosocket://h:1" + tail)

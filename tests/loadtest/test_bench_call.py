@@ -114,7 +114,7 @@ def test_the_table_shows_every_stage_and_the_ratio() -> None:
 def test_addresses() -> None:
     assert record_url("wss://h:1/v1/realtime?agent=x", "call_1") == "https://h:1/v1/calls/call_1"
     assert parse_variant("on=ws://h/?a=b").url == "ws://h/?a=b"
-    for bad in ("ws://h/", "=ws://h/", "on=h"):
+    for bad in ("ws://h/", "=ws://h/", "on=h", "on=sip:h"):
         with pytest.raises(typer.BadParameter):
             parse_variant(bad)
 

@@ -13,9 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 from loadtest import command, webrtc_call
-from loadtest.command import CallOptions, CallUsageError, PlayWav, Say, add_call_command, place_call
+from loadtest.call import PhoneOptions
+from loadtest.command import CallOptions, CallUsageError, PlayWav, Press, Say, add_call_command, place_call
 from loadtest.measure import voiced_spans
 from loadtest.report import (
+    BufferReport,
     CallReport,
     GreetingReport,
     MediaReport,
@@ -147,6 +149,18 @@ async def test_own_ears_hear_each_stretch(monkeypatch: pytest.MonkeyPatch, tmp_p
         (CallOptions("ws://h/", (PlayWav(Path("/nowhere/a.wav")),)), "/nowhere/a.wav"),
         (CallOptions("ws://h/", record=Path("/nowhere/a.wav")), "no such folder"),
         (CallOptions("ws://h/", ephemeral=True), "--ephemeral goes with http"),
+        (CallOptions("sip:h", ephemeral=True), "--ephemeral goes with http"),
+        (CallOptions("ws://h/", (Press("1"),)), "--press goes with sip:"),
+        (CallOptions("http://h/", barge_in_after_ms=1.0, barge_in_keys="1"), "--press goes with sip:"),
+        (CallOptions("sip:h", (Press("12x"),)), r"keys are 0 to 9"),
+        (CallOptions("sip:h", barge_in_after_ms=1.0, barge_in_keys="1", barge_in_text="a"), "not both"),
+        (CallOptions("sip:h", phone=PhoneOptions(codec="opus")), "a codec is pcmu or pcma"),
+        (CallOptions("sip:a:secret@h"), "not a SIP address"),
+        (CallOptions("sip:h;transport=tls"), "not TLS"),
+        (CallOptions("sip:h", agent="two words"), "not a SIP address"),
+        (CallOptions("audiosocket://h:1", agent="sales"), "names no agent"),
+        (CallOptions("audiosocket://h"), "not audiosocket://host:port"),
+        (CallOptions("twilio+ws:///path"), r"not a twilio\+ws://"),
     ],
 )
 async def test_options_that_make_no_call(options: CallOptions, words: str) -> None:
@@ -221,6 +235,28 @@ def test_say_and_wav_keep_the_order_of_the_command_line(monkeypatch: pytest.Monk
     assert placed.options[0].lines == (Say("a"), wavs[0], wavs[1], Say("b"), wavs[2])
 
 
+def test_keys_are_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = Placed(monkeypatch)
+    placed.invoke("sip:h", "--press", "1", "--say", "a", "--press=2#", "--barge-in-after", "9", "--barge-in-press", "*")
+    (options,) = placed.options
+    assert options.lines == (Press("1"), Say("a"), Press("2#"))
+    assert (options.barge_in_keys, options.barge_in_text) == ("*", None)
+
+
+def test_the_options_of_phones_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = Placed(monkeypatch)
+    arguments = "sip:h --caller +1555 --user alice --codec pcma --parameter a=b=c --parameter d= --signed-url wss://x/"
+    environment = {"OFFHOOK_SIP_PASSWORD": "secret", "TWILIO_AUTH_TOKEN": "token"}
+    assert placed.invoke(*arguments.split(), env=environment).exit_code == 0
+    parameters = {"a": "b=c", "d": ""}
+    expected = PhoneOptions("+1555", "alice", "secret", "pcma", parameters, "token", "wss://x/")
+    assert placed.options[0].phone == expected
+    assert "secret" not in repr(expected)
+    assert "token'" not in repr(expected)
+    assert placed.invoke("sip:h", "--parameter", "novalue").exit_code == 2
+    assert placed.invoke("sip:h", "--parameter", "=x").exit_code == 2
+
+
 def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = Placed(monkeypatch)
     arguments = (
@@ -268,6 +304,28 @@ def test_people_read_how_the_set_up_and_the_media_went() -> None:
         assert words in text
     clean = msgspec.structs.replace(report, media=MediaReport(500, 0, 0, 0, 0, 0, 0))
     assert "concealed" not in to_text(clean)
+
+
+def test_people_read_how_a_phone_call_went() -> None:
+    keys = msgspec.structs.replace(report_of(True).turns[1], pressed_keys="42#")
+    report = msgspec.structs.replace(
+        report_of(True),
+        transport="sip",
+        turns=[keys],
+        setup=SetupReport(30.0, None, None, 60.0, trying_ms=2.0, ringing_ms=4.0),
+        buffer=BufferReport(900, 300, 20, 2, 500, 7),
+        keys_heard="9",
+        transferred_to="sip:desk@h",
+    )
+    text = to_text(report)
+    for words in (
+        "first response after 2 ms, ringing after 4 ms, answered after 30 ms, first audio after 60 ms",
+        "caller  (keys) 42#",
+        "up to 300 ms queued, 20 ms dropped, cleared 2 times (500 ms)",
+        "the agent pressed 9",
+        "transferred to sip:desk@h",
+    ):
+        assert words in text
 
 
 def test_a_barge_in_has_words_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,3 +268,21 @@ async def test_a_report_of_a_phone_call(tmp_path: Path) -> None:
     assert spoken.voice_to_voice_ms is not None
     assert (pressed.said_text, pressed.pressed_keys) == (None, "12")
     assert int.from_bytes(record.read_bytes()[24:28], "little") == RATE_HZ
+
+
+def test_the_phone_works_on_uvloop() -> None:
+    uvloop = pytest.importorskip("uvloop")
+    tape, seen = uvloop.run(call(Script(greeting_ms=200)))
+    assert tape.end_cause is EndCause.HANGUP
+    assert len(voiced_spans(tape.agent, RATE_HZ)) == 1
+    assert seen.rtp
+
+
+async def test_keys_may_interrupt() -> None:
+    async with sip_server(Script(greeting_ms=600)) as (url, _):
+        options = CallOptions(url, barge_in_after_ms=100.0, barge_in_keys="5", patience=QUICK)
+        report = await place_call(options)
+    (turn,) = report.turns
+    assert turn.pressed_keys == "5"
+    assert turn.stop_ms is not None  # this agent goes on to its end
+    assert 400 <= turn.stop_ms <= 560
