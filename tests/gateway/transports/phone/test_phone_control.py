@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -99,22 +100,22 @@ async def test_an_agent_has_only_the_tools_that_its_line_can_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("failing", "code"),
     [
-        (LineError("busy", "that number is busy"), "busy"),
-        (ZeroDivisionError("a line that breaks down"), "line_failed"),
-        (None, "timeout"),
+        (lambda: LineError("busy", "that number is busy"), "busy"),
+        (lambda: ZeroDivisionError("a line that breaks down"), "line_failed"),
+        (lambda: None, "timeout"),
     ],
 )
 @virtual
 async def test_a_transfer_that_fails_is_told_to_the_model_and_the_call_goes_on(
-    error: Exception | None, code: str
+    failing: Callable[[], Exception | None], code: str
 ) -> None:
     engines = calling("transfer", target="sales")
     async with gateway_with(engines, SETTINGS) as (_, gateway):
         line = FakeLine(abilities=ALL)
-        line.fails = error
-        line.takes_s = 0.3 if error else 1_000.0
+        line.fails = failing()
+        line.takes_s = 0.3 if line.fails else 1_000.0
         async with phoned(gateway, line) as call:
             await line.speak(800)
             await line.until(lambda: len(engines.llm.requests) == 2, within_s=200)
