@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
