@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import uuid
 from collections.abc import Callable, Coroutine
@@ -31,10 +32,16 @@ PATIENCE = Patience(greeting_ms=1_500, answer_ms=8_000, pause_ms=500)
 COST, STOP, CAPITAL = "How much does it cost?", "Stop.", "Do you deliver?"
 TOKEN = "an auth token of Twilio's"
 PHONES = ("sip", "sip-tcp", "twilio", "audiosocket")
-IDS = {"anna": uuid.uuid4(), "long": uuid.uuid4()}
+IDS = {"anna": uuid.uuid4(), "long": uuid.uuid4(), "clerk": uuid.uuid4()}
 AGENTS = {
     "anna": AgentSettings(greeting=GREETING, silence_ms=300),
     "long": AgentSettings(greeting="", silence_ms=300),
+    "clerk": AgentSettings(
+        greeting="",
+        silence_ms=300,
+        tools=("end_call", "transfer", "send_dtmf", "hold"),
+        transfer_targets={"billing": "sip:billing@pbx.example"},
+    ),
 }
 
 
@@ -178,6 +185,54 @@ async def test_a_caller_beyond_the_cap_is_told_so(call: Place) -> None:
         assert not report.answered
         assert report.end_cause in ("busy", "agent_hangup")  # AudioSocket has no word for it
         here.faults.clear()  # uvicorn logs an error of every denial
+
+
+def calls(words: str, tool: str, **arguments: object) -> ScriptedLlm:
+    """A model that answers the caller with words and a tool, and says of any result that it is done."""
+    call = f"<tool_call>{json.dumps({'name': tool, 'arguments': arguments})}</tool_call>"
+    return ScriptedLlm(lambda messages: "That is done." if messages[-1].role == "tool" else f"{words} {call}")
+
+
+async def test_the_agent_hangs_up_when_its_goodbye_was_heard(call: Place, tmp_path: Path) -> None:
+    record = tmp_path / "call.wav"
+    patience = Patience(pause_ms=5_000)
+    async with served(engines(llm=calls("Goodbye dear caller.", "end_call")).set, settings()) as here:
+        report = await call(here, COST, agent="clerk", record=record, patience=patience)
+        await here.empty()
+        assert [each.cause for each in here.gateway.recent] == ["agent_hung_up"]
+    assert (report.answered, report.end_cause) == (True, "agent_hangup")
+    agent = agent_side(record)
+    for word in ("goodbye", "dear", "caller"):
+        assert power(agent, word_tone_hz(word)) > 0.05 * power(agent, word_tone_hz("goodbye"))
+
+
+async def test_a_sip_caller_is_handed_over() -> None:
+    async with served(engines(llm=calls("One moment.", "transfer", target="billing")).set, settings()) as here:
+        url = f"sip:clerk@127.0.0.1:{here.gateway.settings.sip.port}"
+        report = await place_call(CallOptions(url, (Say(COST),), patience=Patience(pause_ms=5_000)))
+        await here.empty()
+        assert [each.cause for each in here.gateway.recent] == ["transferred"]
+    assert (report.end_cause, report.transferred_to) == ("agent_hangup", "sip:billing@pbx.example")
+
+
+async def test_a_sip_caller_hears_the_agents_keys() -> None:
+    async with served(engines(llm=calls("I press.", "send_dtmf", digits="19#")).set, settings()) as here:
+        url = f"sip:clerk@127.0.0.1:{here.gateway.settings.sip.port}"
+        report = await place_call(CallOptions(url, (Say(COST),), patience=Patience(pause_ms=2_500)))
+    assert (report.keys_heard, report.errors) == ("19#", [])
+    assert report.media is not None
+    assert report.media.packets_lost == 0
+
+
+async def test_a_sip_caller_is_put_on_hold_and_taken_back() -> None:
+    set_ = engines(llm=calls("Please hold.", "hold", seconds=1))
+    async with served(set_.set, settings()) as here:
+        url = f"sip:clerk@127.0.0.1:{here.gateway.settings.sip.port}"
+        report = await place_call(CallOptions(url, (Say(COST), Say(CAPITAL)), patience=Patience(pause_ms=3_000)))
+        (record,) = here.gateway.recent
+    assert (report.end_cause, report.errors) == ("hangup", [])
+    assert all(turn.voice_to_voice_ms is not None for turn in report.turns)
+    assert sum(line.role == "user" for line in record.transcript) == 2  # it hears the caller again
 
 
 def agent_side(path: Path) -> np.ndarray[Any, Any]:
