@@ -48,6 +48,7 @@ from gateway.transports.webrtc import signalling
 from gateway.transports.webrtc.call_task import MakePeer
 from gateway.transports.webrtc.peers import peer_maker, warm_tls
 from gateway.transports.websocket import realtime
+from streaming.tools import END_CALL
 
 _log = structlog.get_logger(__name__)
 
@@ -227,7 +228,8 @@ def _known_phrases(settings: Settings, agents: Agents, engines: EngineSet) -> It
     """What is said word for word, in the voice of each agent that says it."""
     for agent in agents:
         config = agent.session_config()
-        for text in (config.greeting, config.apology, settings.farewell):
+        goodbye = config.goodbye if END_CALL in config.tools else ""
+        for text in (config.greeting, config.apology, goodbye, settings.farewell):
             yield Phrase(text, config.voice or engines.tts.voices[0], config.speed, config.language)
 
 

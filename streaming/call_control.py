@@ -18,7 +18,7 @@ from streaming.events import ControlDone
 from streaming.jobs import ToolCall, ToolCalled
 from streaming.notices import ItemAdded, Status
 from streaming.reply import Reply
-from streaming.tools import Action, HangUp, HoldFor, Press, ToolError, TransferTo, read_call
+from streaming.tools import MAX_ARGUMENT_CHARS, Action, HangUp, HoldFor, Press, ToolError, TransferTo, read_call
 
 TRANSFER_BOUND_S = 120.0
 """A transfer may ring at the other end for long."""
@@ -26,6 +26,7 @@ CONTROL_BOUND_S = 20.0
 MAX_ROUNDS = 4
 """Replies in a row that answer only the results of tools. The next has no tools, so it must be words."""
 MAX_CALL_ID_CHARS = 64
+MAX_NAME_CHARS = 64
 
 AGENT_HUNG_UP = "agent_hung_up"
 TRANSFERRED = "transferred"
@@ -64,8 +65,8 @@ class CallControl:
         self._emit = emit
         self._waiting: deque[tuple[ToolCall, Action]] = deque()
         self._running: _Running | None = None
-        self._given_up: str | None = None
-        """The transfer that took too long: it may succeed all the same."""
+        self._given_up: _Running | None = None
+        """What took too long: it may succeed all the same."""
         self._rounds = 0
 
     @property
@@ -135,14 +136,23 @@ class CallControl:
         running = self._running
         if running is None or running.call.id != event.tool_call:
             self._emit(Count("late_control"))
-            if event.code is None and event.tool_call == self._given_up:
-                self.ends = TRANSFERRED  # the caller is with someone else, whatever was thought of it
+            self._done_late(event)
             return
         if isinstance(running.action, HoldFor) and event.code is None and not running.coming_back:
             running.on_hold = True
             running.until = now + running.action.seconds
             return
         self._settle(running, event.code, event.message, now)
+
+    def _done_late(self, event: ControlDone) -> None:
+        late, code = self._given_up, event.code
+        if late is None or late.call.id != event.tool_call:
+            return
+        self._given_up = None
+        if code is None and isinstance(late.action, TransferTo):
+            self.ends = TRANSFERRED  # the caller is with someone else, whatever was thought of it
+        elif code is None and isinstance(late.action, HoldFor) and not late.coming_back:
+            self._emit(HoldCaller(late.call.id, on=False))  # nobody would take them back
 
     def take_back(self, now: float) -> None:
         """The caller on hold is wanted: let them hear again."""
@@ -164,8 +174,7 @@ class CallControl:
             self.take_back(now)
             return
         self._emit(Count("control_timeout"))
-        if isinstance(running.action, TransferTo):
-            self._given_up = running.call.id
+        self._given_up = running
         self._settle(running, "timeout", "it was not done in time", now)
 
     def stop(self, code: str, message: str) -> None:
@@ -177,7 +186,7 @@ class CallControl:
         """After a defect: nothing is under way any more."""
         running, self._running = self._running, None
         if running is not None:
-            self._given_up = running.call.id if isinstance(running.action, TransferTo) else None
+            self._given_up = running
             self._file_result(running.call, "internal_error", "a defect ended it")
         self.stop("internal_error", "a defect ended it")
 
@@ -224,7 +233,8 @@ class CallControl:
             if not call_id or len(call_id) > MAX_CALL_ID_CHARS or call_id in used:
                 call_id = self._new_id("call")
             used.add(call_id)
-            named.append(ToolCall(call_id, call.name, call.arguments))
+            arguments = call.arguments[: MAX_ARGUMENT_CHARS + 1]  # more is refused, and need not be kept
+            named.append(ToolCall(call_id, call.name[:MAX_NAME_CHARS], arguments))
         return named
 
     def _file_call(self, call: ToolCall, after: str) -> str:

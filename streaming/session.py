@@ -354,7 +354,8 @@ class Session:
             utterance, self._unanswered = self._unanswered, None
             self._answering.answer(utterance, None, now)
         owed = self._answering.owed or self._answering.control.owed
-        if owed and self._listening.newest is None and not self._answering.busy and not self._draining:
+        quiet = self._listening.manual or self._listening.newest is None
+        if owed and quiet and not self._answering.busy and not self._draining:
             self._answering.start(ResponseOptions(), None, now)
         if self._answering.owed or self._unanswered is not None or self._wanted is not None:
             self._answering.control.take_back(now)

@@ -100,14 +100,14 @@ def read_call(name: str, arguments: str, config: SessionConfig) -> Action:
         known = ", ".join(tool.name for tool in definitions(config)) or "none"
         what = "what was called could not be read" if not name else f"there is no tool {name[:64]!r}"
         raise ToolError("unknown_tool", f"{what}; the tools are: {known}")
+    if name == END_CALL:  # there is nothing to be read of it, and so nothing to be wrong
+        return HangUp()
     given = _read_arguments(arguments)
     if name == TRANSFER:
         return _read_target(given, config)
     if name == SEND_DTMF:
         return _read_digits(given)
-    if name == HOLD:
-        return _read_hold(given)
-    return HangUp()
+    return _read_hold(given)
 
 
 def _schema(properties: dict[str, Any]) -> str:

@@ -6,11 +6,13 @@ Source: OpenAI's API reference, "Create chat completion" (``tools``, ``tool_call
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from streaming.jobs import Message, Tool, ToolCalled
+from streaming.jobs import Message, Tool, ToolCall, ToolCalled
 
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 MAX_CALLS = 16
 MAX_ARGUMENT_CHARS = 16_384
 
@@ -33,7 +35,7 @@ def show_message(message: Message) -> dict[str, Any]:
     if message.calls:
         shown["content"] = message.content or None
         shown["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _sent(call.arguments)}}
+            {"id": call.id, "type": "function", "function": {"name": _name(call), "arguments": _sent(call.arguments)}}
             for call in message.calls
         ]
     return shown
@@ -112,6 +114,11 @@ class CallAssembler:
             return None
         self._calls.append(_Call(piece.index))
         return self._calls[-1]
+
+
+def _name(call: ToolCall) -> str:
+    """Of any function there could be: a server may refuse others, and with them the whole conversation."""
+    return _NO_NAME.sub("_", call.name)[:64] or "unreadable"
 
 
 def _sent(arguments: str) -> str:

@@ -177,7 +177,9 @@ async def test_a_cancelled_reply_calls_nothing() -> None:
 async def test_tools_and_what_became_of_them_are_sent_as_the_api_has_them() -> None:
     talk = (
         *HELLO,
-        Message("assistant", "Now.", (ToolCall("a", "transfer", '{"target":"sales"}'), ToolCall("b", "odd", "{oops"))),
+        Message(
+            "assistant", "Now.", (ToolCall("a", "transfer", '{"target":"sales"}'), ToolCall("b", "odd one", "{oops"))
+        ),
         Message("tool", '{"status":"failed"}', call_id="a"),
         Message("tool", '{"status":"failed"}', call_id="b"),
         Message("user", "And now?"),
@@ -199,7 +201,11 @@ async def test_tools_and_what_became_of_them_are_sent_as_the_api_has_them() -> N
             "content": "Now.",
             "tool_calls": [
                 {"id": "a", "type": "function", "function": {"name": "transfer", "arguments": '{"target":"sales"}'}},
-                {"id": "b", "type": "function", "function": {"name": "odd", "arguments": '{"unreadable": "{oops"}'}},
+                {
+                    "id": "b",
+                    "type": "function",
+                    "function": {"name": "odd_one", "arguments": '{"unreadable": "{oops"}'},
+                },
             ],
         },
         {"role": "tool", "tool_call_id": "a", "content": '{"status":"failed"}'},
@@ -252,4 +258,6 @@ def test_endless_calls_and_arguments_are_cut() -> None:
     assert len(found) == MAX_CALLS
     assert {len(call.arguments) for call in found} == {MAX_ARGUMENT_CHARS}
     assert chat_piece(b'{"choices": [{"delta": 7}]}').calls == ()
+    nameless = show_message(Message("assistant", "", (ToolCall("a", "", "[]"),)))["tool_calls"][0]["function"]
+    assert nameless == {"name": "unreadable", "arguments": '{"unreadable": "[]"}'}
     assert show_message(Message("user", "x")) == {"role": "user", "content": "x"}

@@ -10,11 +10,14 @@ import pytest
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted import ScriptedStt
 from engines.tts.scripted import ScriptedTts
+from gateway.phone_settings import PhoneSettings
 from gateway.settings import AgentSettings, Settings
+from gateway.transports.phone.line import Ability
 from streaming.reply import HANG_UP_S
 from tests.e2e.wire import dialled
 from tests.gateway.call_rig import Engines
 from tests.gateway.transports.fake_peer import Peer, causes, gateway_with
+from tests.gateway.transports.phone.fake_line import FakeLine, phoned
 from tests.gateway.transports.webrtc.browser_rig import browser_rig
 from tests.serving import served
 from tests.virtual_time import virtual
@@ -99,6 +102,25 @@ async def test_a_browser_s_call(interrupted: bool) -> None:
             assert browser.closed_at >= last + HANG_UP_S
             assert rig.causes == ["agent_hung_up"]
         await asyncio.sleep(1)
+
+
+@virtual
+async def test_a_caller_with_one_more_question_keeps_a_phone_call() -> None:
+    engines = leaving("one more question please")
+    settings = SETTINGS.model_copy(update={"phone": PhoneSettings(agent="ben")})
+    async with gateway_with(engines, settings) as (_, gateway):
+        line = FakeLine(abilities=frozenset(Ability), latency_s=0.1, slow_s=0.3)
+        async with phoned(gateway, line) as call:
+            await line.speak(600)
+            await line.hush(1_800)
+            await line.speak(800)
+            await line.hush(20_000)
+            assert not call.call.finished.is_set()
+            assert not line.names("hang_up")
+            assert sum(1 for _, pcm in line.heard if pcm.any()) * 20 > GOODBYE_MS, "it is answered"
+            (result,) = (message.content for message in engines.llm.requests[-1].messages if message.role == "tool")
+            assert "interrupted" in result
+            assert [tool.name for tool in engines.llm.requests[0].tools] == ["end_call", "transfer", "hold"]
 
 
 async def until_closed(url: str) -> tuple[list[str], int, tuple[int | None, str | None]]:
