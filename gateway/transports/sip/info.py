@@ -12,6 +12,11 @@ _NAMED = {"10": "*", "11": "#", "12": "A", "13": "B", "14": "C", "15": "D"}
 MAX_BODY = 256
 
 
+def body_of(key: str) -> str:
+    """Of type ``application/dtmf-relay``."""
+    return f"Signal={key}\r\nDuration=160\r\n"
+
+
 def key_of(content_type: str, body: bytes) -> str | None:
     """The key that an INFO tells of; None: it tells of none."""
     text = body[:MAX_BODY].decode("latin-1")

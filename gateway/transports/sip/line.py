@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.api import Pcm16
 from gateway.transports.phone.line import Ability, LineError, LineEvents, PlayoutOwner, Quality
 from gateway.transports.sip.address import BadSyntax, parse_uri
-from gateway.transports.sip.asking import Outcome
+from gateway.transports.sip.asking import Done, Outcome
+from gateway.transports.sip.info import KEYS
+from gateway.transports.sip.telephone_event import MAX_DIGITS
 
 if TYPE_CHECKING:
     from gateway.transports.sip.media import RtpMedia
@@ -43,6 +47,7 @@ class SipLine:
         """Why it is over, if the far end, or a failure, ended it."""
         self._events: LineEvents | None = None
         self._held = False
+        self._keys_by_rtp = False
 
     def agreed(self) -> None:
         """The media is agreed on."""
@@ -61,7 +66,7 @@ class SipLine:
 
     @property
     def congested(self) -> bool:
-        return self._held
+        return self._held or (self.media is not None and self.media.congested)
 
     def play(self, pcm: Pcm16) -> None:
         if self.media is not None and not self.over.is_set():
@@ -71,24 +76,28 @@ class SipLine:
         """We own the clock: there are none."""
 
     def clear(self) -> bool:
-        if self.media is None:
-            return False
-        self.media.clear()
-        return True
+        return self.media is not None and self.media.clear()
 
     async def send_dtmf(self, digits: str) -> None:
+        """As RTP events, or by INFO if the other side takes none."""
         self._check_up()
         assert self.media is not None
-        await self.media.send_dtmf(digits)
+        try:
+            await self.media.send_dtmf(digits)
+        except LineError as error:
+            if error.code != "no_keys":
+                raise
+            await self._send_by_info(digits)
+        finally:
+            if self._events is not None and not self.congested:
+                self._events.writable()
 
     async def transfer(self, target: str) -> None:
         self._check_up()
         if not self.session.takes_refer:
             raise LineError("not_supported", "the other side does not take transfers")
         uri = self._uri_of(target)
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.session.refer(uri, lambda said: None if outcome.done() else outcome.set_result(said))
-        said = await outcome
+        said = await _outcome(partial(self.session.refer, uri))
         if not said.ok:
             raise LineError(_CODES.get(said.status, "transfer_failed"), f"the transfer was refused ({said.status})")
 
@@ -96,9 +105,7 @@ class SipLine:
         self._check_up()
         assert self.media is not None
         await self.media.hold(on)
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.session.reoffer(lambda said: None if outcome.done() else outcome.set_result(said))
-        said = await outcome
+        said = await _outcome(self.session.reoffer)
         if not said.ok:
             await self.media.hold(not on)
             raise LineError("hold_failed", f"the other side refused to be put on hold or back ({said.status})")
@@ -143,6 +150,11 @@ class SipLine:
             if not on:
                 self._events.writable()
 
+    def pressed(self, key: str) -> None:
+        """Peers that send each key by INFO as well as by RTP are heard once."""
+        if self._events is not None and not self._keys_by_rtp:
+            self._events.dtmf(key)
+
     # --- the media's side -----------------------------------------------------------------------------------------
 
     def audio(self, pcm: Pcm16, rate_hz: int, at_ms: float | None = None) -> None:
@@ -150,7 +162,7 @@ class SipLine:
             self._events.audio(pcm, rate_hz, at_ms)
 
     def dtmf(self, digit: str) -> None:
-        """Also the session's, for what comes by INFO."""
+        self._keys_by_rtp = True
         if self._events is not None:
             self._events.dtmf(digit)
 
@@ -178,6 +190,15 @@ class SipLine:
         if self.over.is_set() or self.media is None:
             raise LineError("not_connected", "the call is over")
 
+    async def _send_by_info(self, digits: str) -> None:
+        if len(digits) > MAX_DIGITS or not KEYS.issuperset(digits.upper()):
+            raise LineError("bad_keys", f"Keys are 0 to 9, *, # and A to D, at most {MAX_DIGITS} of them.")
+        for key in digits.upper():
+            self._check_up()
+            said = await _outcome(partial(self.session.inform, key))
+            if not said.ok:
+                raise LineError("not_supported", f"The other side takes no keys ({said.status}).")
+
     def _uri_of(self, target: str) -> str:
         """A number goes to where the caller came from: whoever connected it can connect others."""
         try:
@@ -190,3 +211,10 @@ class SipLine:
                 where = f"[{remote.host}]" if ":" in remote.host else remote.host
                 return f"sip:{number}@{where}" + (f":{remote.port}" if remote.port else "")
         raise LineError("bad_target", "the target is neither a number nor a SIP address")
+
+
+async def _outcome(begin: Callable[[Done], None]) -> Outcome:
+    """What ``begin`` says in the end. Whoever stops waiting hears of it no more."""
+    done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    begin(lambda said: None if done.done() else done.set_result(said))
+    return await done

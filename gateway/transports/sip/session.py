@@ -85,6 +85,16 @@ class Session:
         """Ask the peer to call ``target`` (a SIP URI) in our place (RFC 3515); ``done`` when it took over, or not."""
         self._transferring.begin(target, done)
 
+    def inform(self, key: str, done: Done) -> None:
+        """One key by INFO."""
+
+        def answered(response: Response) -> None:
+            if response.status >= 200:
+                done(Outcome(response.status, response.reason))
+
+        body = info.body_of(key)
+        self.request("INFO", answered, lambda: done(Outcome(408)), body=body, content_type=info.DTMF_TYPES[0])
+
     # --- what comes in the dialog ---------------------------------------------------------------------------------
 
     def receive(self, request: Request, transaction: ServerTransaction, source: Peer) -> None:
@@ -332,7 +342,7 @@ class Session:
             self.respond(transaction, 400)
             return
         self.respond(transaction, 200)
-        self.events.dtmf(key)
+        self.events.pressed(key)
 
     def request(
         self,

@@ -27,6 +27,7 @@ class SessionEvents(Protocol):
     def closed(self) -> None:
         """Nothing of the dialog is left. Once, and last."""
 
-    def dtmf(self, digit: str) -> None: ...
+    def pressed(self, key: str) -> None:
+        """A key came by INFO."""
 
     def held(self, on: bool) -> None: ...

@@ -76,8 +76,8 @@ class Placed:
     def closed(self) -> None:
         self._say("closed")
 
-    def dtmf(self, digit: str) -> None:
-        self._say(f"key {digit}")
+    def pressed(self, key: str) -> None:
+        self._say(f"key {key}")
 
     def held(self, on: bool) -> None:
         self._say("held" if on else "taken back")

@@ -65,8 +65,8 @@ class Ear:
     def closed(self) -> None:
         self.told.append("closed")
 
-    def dtmf(self, digit: str) -> None:
-        self.told.append(f"key {digit}")
+    def pressed(self, key: str) -> None:
+        self.told.append(f"key {key}")
 
     def held(self, on: bool) -> None:
         self.told.append("held" if on else "taken back")

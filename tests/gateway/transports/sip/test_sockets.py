@@ -1,0 +1,217 @@
+"""Connections that come, go, stall and fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from gateway.transports.sip import sockets as module
+from gateway.transports.sip.sockets import Sockets, resolve
+from gateway.transports.sip.transaction import Peer
+from tests.listening import listening
+from tests.serving import eventually
+
+HOST = "127.0.0.1"
+MESSAGE = b"OPTIONS sip:x SIP/2.0\r\nContent-Length: 0\r\n\r\n"
+
+
+class Above:
+    def __init__(self) -> None:
+        self.received: list[tuple[bytes, Peer]] = []
+        self.counted: list[str] = []
+        self.gone: list[Callable[[Peer], bool]] = []
+        self.open = True
+        self.trusted = False
+
+    def takes(self, host: str) -> bool:
+        return self.open
+
+    def trusts(self, host: str) -> bool:
+        return self.trusted
+
+    def receive(self, data: bytes, source: Peer) -> None:
+        self.received.append((data, source))
+
+    def unreachable(self, is_gone: Callable[[Peer], bool]) -> None:
+        self.gone.append(is_gone)
+
+    def count(self, name: str) -> None:
+        self.counted.append(name)
+
+
+@contextlib.asynccontextmanager
+async def opened(max_connections: int = 100) -> AsyncIterator[tuple[Sockets, Above]]:
+    above = Above()
+    sockets = Sockets(above, max_connections=max_connections, tls_client=None)
+    await sockets.listen_stream(HOST, await sockets.listen_udp(HOST, 0))
+    try:
+        yield sockets, above
+    finally:
+        await sockets.close()
+
+
+async def test_datagrams_both_ways_by_address_and_by_name() -> None:
+    async with opened() as (one, above), opened() as (two, theirs):
+        one.send(MESSAGE, Peer("udp", HOST, two.ports["udp"]))
+        await eventually(lambda: theirs.received)
+        assert theirs.received == [(MESSAGE, Peer("udp", HOST, one.ports["udp"]))]
+        two.send(MESSAGE, Peer("udp", "localhost", one.ports["udp"]))
+        await eventually(lambda: above.received)
+        two.send(b"\r\n\r\n", Peer("udp", HOST, one.ports["udp"]))
+        two.send(MESSAGE, Peer("udp", HOST, one.ports["udp"]))
+        await eventually(lambda: len(above.received) == 2)  # a ping is no message
+        above.open = False
+        two.send(MESSAGE, Peer("udp", HOST, one.ports["udp"]))
+        await eventually(lambda: above.counted)
+        assert above.counted == ["sip_over_rate"]
+        assert len(above.received) == 2
+
+
+async def test_names_that_nobody_knows_and_too_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as (sockets, above):
+        sockets.send(MESSAGE, Peer("udp", "no-such-host.invalid", 5060))
+        await eventually(lambda: above.counted == ["sip_lookup_failed"])
+        monkeypatch.setattr(module, "MAX_LOOKUPS", 0)
+        sockets.send(MESSAGE, Peer("udp", "localhost", 5060))
+        assert above.counted[-1] == "sip_lookups_full"
+
+
+async def test_without_a_udp_socket_none_is_sent() -> None:
+    above = Above()
+    sockets = Sockets(above, max_connections=1, tls_client=None)
+    sockets.send(MESSAGE, Peer("udp", HOST, 5060))
+    assert above.counted == ["sip_no_udp"]
+    await sockets.close()
+    sockets.send(MESSAGE, Peer("udp", HOST, 5060))
+    assert above.counted == ["sip_no_udp"]
+
+
+async def test_one_connection_serves_all_messages_to_a_place_and_their_answers() -> None:
+    async with opened() as (one, above), opened() as (two, theirs):
+        to = Peer("tcp", HOST, two.ports["tcp"])
+        one.send(MESSAGE, to)
+        one.send(MESSAGE, to)
+        await eventually(lambda: len(theirs.received) == 2)
+        one.send(MESSAGE, to)
+        await eventually(lambda: len(theirs.received) == 3)
+        assert len({source.flow for _, source in theirs.received}) == 1
+        two.send(MESSAGE, theirs.received[0][1])
+        await eventually(lambda: above.received)
+
+
+async def test_a_connection_that_is_gone_is_opened_anew_to_where_the_peer_listens() -> None:
+    async with opened() as (one, _), opened() as (two, theirs):
+        gone = Peer("tcp", HOST, 1, flow=999, otherwise=(HOST, two.ports["tcp"]))
+        one.send(MESSAGE, gone)
+        await eventually(lambda: theirs.received)
+
+
+async def test_nobody_listens() -> None:
+    async with opened() as (sockets, above):
+        to = Peer("tcp", HOST, 1)
+        sockets.send(MESSAGE, to)
+        await eventually(lambda: above.gone)
+        assert above.counted == ["sip_connect_failed"]
+        assert above.gone[0](to)
+        assert not above.gone[0](Peer("tcp", HOST, 2))
+
+
+async def test_who_waited_for_a_connection_that_broke_is_told() -> None:
+    async with opened() as (one, above), opened() as (two, theirs):
+        to = Peer("tcp", HOST, two.ports["tcp"])
+        one.send(MESSAGE, to)
+        await eventually(lambda: theirs.received)
+        for connection in list(two._connections.values()):
+            connection.abort()
+        await eventually(lambda: above.gone)
+        assert above.gone[0](to)
+        one.send(MESSAGE, to)
+        await eventually(lambda: len(theirs.received) == 2)
+
+
+async def test_connections_are_bounded_in_all() -> None:
+    async with opened(max_connections=2) as (sockets, above), opened(max_connections=0) as (none, their_count):
+        streams = [await asyncio.open_connection(HOST, sockets.ports["tcp"]) for _ in range(3)]
+        assert await streams[2][0].read() == b""
+        assert above.counted == ["sip_connections_refused"]
+        none.send(MESSAGE, Peer("tcp", HOST, sockets.ports["tcp"]))
+        assert their_count.counted == ["sip_connections_full"]
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_connections_are_bounded_for_each_source_unless_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PER_SOURCE", 1)
+    async with opened() as (sockets, above):
+        streams = [await asyncio.open_connection(HOST, sockets.ports["tcp"])]
+        await eventually(lambda: sockets._connections)
+        reader, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
+        assert await reader.read() == b""
+        above.trusted = True
+        streams.append(await asyncio.open_connection(HOST, sockets.ports["tcp"]))
+        await eventually(lambda: len(sockets._connections) == 2)
+        for _, open_writer in [*streams, (reader, writer)]:
+            open_writer.close()
+        await eventually(lambda: not sockets._connections)
+        assert not sockets._by_source
+
+
+async def test_a_message_over_the_limit_is_passed_over() -> None:
+    async with opened() as (sockets, above):
+        _, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
+        above.open = False
+        writer.write(MESSAGE)
+        await eventually(lambda: above.counted == ["sip_over_rate"])
+        writer.close()
+
+
+async def test_half_a_message_is_waited_for_and_then_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARTIAL_S", 0.05)
+    async with opened() as (sockets, above):
+        reader, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
+        writer.write(MESSAGE + MESSAGE[:10])
+        await eventually(lambda: above.received)
+        writer.write(MESSAGE[10:12])  # more of it does not buy more time
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_peer_that_reads_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = asyncio.Event()
+
+    async def read_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await stalled.wait()
+
+    async with opened() as (sockets, above), listening(read_nothing) as port:
+        to = Peer("tcp", HOST, port)
+        sockets.send(MESSAGE, to)
+        await eventually(lambda: sockets._connections)
+        for _ in range(400):
+            sockets.send(b"x" * 30_000, to)
+        assert "sip_peer_not_reading" in above.counted
+        await eventually(lambda: not sockets._connections)
+        stalled.set()
+
+
+async def test_what_waits_for_a_connection_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as (one, _), opened() as (two, theirs):
+        to = Peer("tcp", HOST, two.ports["tcp"])
+        for _ in range(module.MAX_UNSENT_BYTES // len(MESSAGE) + 100):
+            one.send(MESSAGE, to)
+        await eventually(lambda: theirs.received)
+        await asyncio.sleep(0.2)
+        assert len(theirs.received) == module.MAX_UNSENT_BYTES // len(MESSAGE)
+
+
+async def test_a_name_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*args: object, **kwargs: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module, "CONNECT_S", 0.01)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
+    with pytest.raises(OSError, match="in time"):
+        await resolve("slow.example", 5060)
