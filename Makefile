@@ -23,7 +23,7 @@ PRESET_EXTRA_mac := speech-mlx
 PRESET_EXTRA_cuda := cuda
 EXTRA := $(or $(PRESET_EXTRA_$(PRESET)),embedded)
 
-.PHONY: help run test check bench-call bench-media clean
+.PHONY: help run test check bench-call bench-media bench-phones clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ bench-call: $(VENV)/.installed-dev ## Latency per stage over 20 simulated calls,
 
 bench-media: $(VENV)/.installed-embedded $(PIPECAT_VENV)/.installed ## A browser call's cost: stock aiortc, ours, pipecat (BENCH=--quick)
 	@exec $(BIN)/python -m scripts.bench_media --pipecat-python $(PIPECAT_VENV)/bin/python $(BENCH)
+
+bench-phones: $(VENV)/.installed-embedded ## A phone call's cost over SIP and Twilio, and calls a core holds (BENCH=--quick)
+	@exec $(BIN)/python -m scripts.bench_phones $(BENCH)
 
 clean: ## Remove .venv and every cache of the tools (downloaded weights stay)
 	rm -rf $(VENV) $(PIPECAT_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage *.egg-info

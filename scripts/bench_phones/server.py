@@ -37,7 +37,7 @@ async def serve(arguments: Sequence[str]) -> Callable[[Message], Awaitable[Messa
     if subject == "echo":
         for module in (gateway.transports.carriers.stream, gateway.transports.sip.answering):
             assert hasattr(module, "PhoneCall")
-            module.PhoneCall = EchoCall  # type: ignore[attr-defined,assignment]
+            module.PhoneCall = EchoCall  # type: ignore[attr-defined]
     heard = Heard()
     behind = engines(heard, Path(model) if model != "-" else None)
     for engine in (behind.vad, behind.stt, behind.llm, behind.tts):

@@ -17,6 +17,8 @@ from gateway.transports.sip.server import SipServer
 from tests.e2e.outbound_peers import baresip, bye, free_port, loudness, pause, recv, remember_parties, send, sipp
 from tests.serving import Served, eventually, served
 
+pytestmark = pytest.mark.e2e
+
 RINGS = (recv("INVITE"), send("100 Trying", tag=False), send("180 Ringing"))
 ANSWERS = (*RINGS, send("200 OK", sdp=True), recv("ACK"))
 HUNG_UP = (recv("BYE"), send("200 OK", tag=False))
