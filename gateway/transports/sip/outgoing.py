@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.transports.sip import session_timer
@@ -126,12 +127,7 @@ class OutgoingSession(Session):
             else:
                 self._end_other(response)
             return
-        try:
-            self._establish(response)
-        except BadSyntax:
-            self.ua.count("sip_bad_contact")
-            self._fail(502)
-            return
+        self._establish(response)
         self._acknowledge(response)
         if self._cancelled:
             self.over = False
@@ -148,8 +144,12 @@ class OutgoingSession(Session):
         self._tell_hold()
 
     def _establish(self, response: Response) -> None:
-        """Raises :class:`BadSyntax`."""
-        made = Dialog.of_answer(self._sent, response, self._peer)
+        """A peer that does not say where it can be reached is reached as it was called."""
+        try:
+            made = Dialog.of_answer(self._sent, response, self._peer)
+        except BadSyntax:
+            self.ua.count("sip_bad_contact")
+            made = replace(self.dialog, remote=response.headers.get("to"), remote_tag=response.to.tag)
         made.local_seq = self.dialog.local_seq
         self.dialog = made
         self.is_established = True
