@@ -12,7 +12,7 @@ from gateway.transports.carriers.dialect import Message
 CONGESTED_BYTES = 64 * 1024
 """Two seconds or more of any carrier's audio: then more of it waits."""
 MAX_BYTES = 1024 * 1024
-MAX_MESSAGES = 8_192
+MAX_MESSAGES = 2_048
 """Which nothing should reach: then the carrier is hung up."""
 SEND_S = 10.0
 """A carrier that takes nothing for this long is hung up."""
