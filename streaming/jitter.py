@@ -74,6 +74,8 @@ class JitterCounts:
     """Sequence numbers out of all range."""
     resyncs: int = 0
     """Timestamps that jumped further than was filled, or back."""
+    overlap_ticks: int = 0
+    """Media that came although its time had been told as silence: what was let out is so much longer than it was."""
 
 
 class JitterBuffer:
@@ -216,6 +218,7 @@ class JitterBuffer:
             pieces.append(Lost(fill, packet.payload) if self._hole else Silence(fill))
         if fill != gap:
             self.counts.resyncs += 1
+            self.counts.overlap_ticks += -gap if -self._fill_ticks < gap < 0 else 0
         self._hole = False
         self._timestamp = packet.timestamp + packet.ticks
         pieces.append(Audio(packet.payload, packet.ticks))

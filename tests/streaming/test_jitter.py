@@ -168,6 +168,17 @@ def test_what_comes_after_it_was_given_up_is_late_and_a_second_copy_a_duplicate(
     assert buffer.counts.received == 8
 
 
+def test_what_was_told_as_silence_and_comes_after_all_is_an_overlap() -> None:
+    buffer = JitterBuffer()
+    push_all(buffer, [packet(0)])
+    assert buffer.fill(5 * FRAME, 100.2) == [Silence(5 * FRAME)]
+    assert played(buffer.push(packet(1), 100.3)) == [1]
+    assert played(buffer.push(packet(2), 100.3)) == [2]
+    assert buffer.counts.overlap_ticks == 5 * FRAME
+    buffer.push(Packet(3, (-FILL_TICKS * 2) & 0xFFFFFFFF, FRAME, b"3"), 100.4)
+    assert buffer.counts.overlap_ticks == 5 * FRAME, "a stream that begins anew is none"
+
+
 def test_packets_before_the_first_are_late() -> None:
     buffer = JitterBuffer()
     assert played(push_all(buffer, [packet(5), packet(4), packet(6)])) == [5, 6]

@@ -10,7 +10,11 @@ from aiortc.rtp import RtcpReceiverInfo
 from engines.api import Pcm16
 from gateway.transports.rtp.decoding import Decoding
 from gateway.transports.rtp.packet import RtpPacket, parse_rtp
+from streaming.audio.level import rms_dbfs
 from streaming.jitter import Audio, JitterBuffer, Lost, Packet, Piece
+
+SILENT_DBFS = -50.0
+"""Quieter audio may be left out where silence was told too early: what is heard keeps to the clock then."""
 
 _NO_EVENTS: Mapping[int, Callable[[RtpPacket], None]] = {}
 
@@ -41,6 +45,7 @@ class RtpReceiver:
         self.malformed = 0
         self.concealed_ticks = 0
         self._owed_ticks = 0
+        self._left_out_ticks = 0
         self._jitter = 0.0
         self._transit: float | None = None
         self._expected_before = 0
@@ -130,7 +135,11 @@ class RtpReceiver:
     def _take(self, pieces: list[Piece]) -> None:
         for piece in pieces:
             if isinstance(piece, Audio):
-                self._hear(self._decode(piece))
+                pcm = self._decode(piece)
+                if self._left_out_ticks < self.counts.overlap_ticks and rms_dbfs(pcm) < SILENT_DBFS:
+                    self._left_out_ticks += piece.ticks
+                else:
+                    self._hear(pcm)
             elif isinstance(piece, Lost):
                 self.concealed_ticks += piece.ticks
                 self._conceal(piece)

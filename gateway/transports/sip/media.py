@@ -82,11 +82,12 @@ class RtpMedia:
 
         Raises :class:`PortsExhausted`, and :class:`OSError` if ``policy.bind_ip`` is none of this machine's.
         """
-        wildcard = policy.bind_ip in ("0.0.0.0", "::")
-        own = route_to(peer_ip or _ANYWHERE) or "127.0.0.1" if wildcard else policy.bind_ip
+        bind_ip = policy.bind_ip or "0.0.0.0"
+        wildcard = bind_ip in ("0.0.0.0", "::")
+        own = route_to(peer_ip or _ANYWHERE) or "127.0.0.1" if wildcard else bind_ip
         rng = random.Random(secrets.randbits(64))
         media = cls(policy, events, policy.advertised_ip or own, rng)
-        pair = bind_pair(policy.bind_ip, policy.ports, rng)
+        pair = bind_pair(bind_ip, policy.ports, rng)
         media.attach(RtpSocket(pair, media.on_rtp, media.on_rtcp), secrets.token_bytes)
         return media
 

@@ -44,6 +44,34 @@ async def test_loss_costs_no_time_and_makes_no_clicks(percent: int) -> None:
 
 
 @virtual
+async def test_a_network_that_stalls_again_and_again_makes_the_call_no_longer() -> None:
+    """Each stall is told as silence, and then its packets come: the pauses of the talk pay for it."""
+    us, them = two()
+    agree(us, them)
+    loop = us.loop
+
+    def stall(data: bytes) -> tuple[float, ...]:
+        late_s = loop.time() % 3.0
+        return (0.6 - late_s,) if late_s < 0.6 else (0.0,)
+
+    them.line.fate = stall
+    began_s, before = loop.time(), len(us.told.pcm)
+    said = speech(1.5)
+    for _ in range(10):
+        await them.speak(said)
+        await asyncio.sleep(1.5)
+    heard_s = (len(us.told.pcm) - before) / 8000
+    assert heard_s == pytest.approx(loop.time() - began_s, abs=0.6)
+    stream = us.media._stream.receiver
+    assert stream.counts.overlap_ticks > 3 * 8000
+    loud = int((np.abs(us.told.pcm.astype(np.int32)) > 300).sum())
+    assert loud == pytest.approx(10 * int((np.abs(said.astype(np.int32)) > 300).sum()), rel=0.01), (
+        "no voice is left out"
+    )
+    await hang_up(us, them)
+
+
+@virtual
 async def test_packets_that_come_in_another_order_and_twice() -> None:
     us, them = two()
     agree(us, them)
