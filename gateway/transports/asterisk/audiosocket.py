@@ -12,6 +12,7 @@ import ipaddress
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import cast
 
 import structlog
 
@@ -22,7 +23,7 @@ from gateway.settings import ConfigurationError
 from gateway.state import Gateway
 from gateway.switchboard import Refused
 from gateway.transports.asterisk import audiosocket_wire as wire
-from gateway.transports.asterisk.audiosocket_line import WRITE_BUFFER_BYTES, AudioSocketLine
+from gateway.transports.asterisk.audiosocket_line import CLOSE_S, WRITE_BUFFER_BYTES, AudioSocketLine
 from gateway.transports.asterisk.expected import ExpectedCalls, NextSteps, NotExpected
 from gateway.transports.phone.line import Incoming
 from gateway.transports.phone.phone_call import PhoneCall
@@ -164,10 +165,11 @@ class _Connection(asyncio.Protocol):
         self.identified = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # which uvloop's is not by its class
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        if not self._server.admits(self, str(transport.get_extra_info("peername")[0])):
+        address = transport.get_extra_info("peername")  # None: it is gone already
+        if address is None or not self._server.admits(self, str(address[0])):
             self._over = True
             transport.abort()
             return
@@ -200,11 +202,12 @@ class _Connection(asyncio.Protocol):
             self.cut()
 
     def send_back(self) -> None:
-        """The dialplan goes on with its next step."""
+        """The dialplan goes on with its next step: see :meth:`AudioSocketLine.hang_up`."""
         self._over = True
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(wire.HANG_UP)
-            self._transport.close()
+            self._transport.write_eof()
+            self._late = asyncio.get_running_loop().call_later(CLOSE_S, self.cut)
 
     def cut(self) -> None:
         self._over = True

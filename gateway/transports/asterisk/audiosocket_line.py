@@ -64,6 +64,7 @@ class AudioSocketLine:
         self._messages = 0
         self._frames_in = self._frames_out = 0
         self._cause: str | None = None
+        self._goodbye = False
         self._gone = asyncio.Event()
 
     # --- the connection's side ------------------------------------------------------------------------------------
@@ -204,6 +205,8 @@ class AudioSocketLine:
         raise LineError("not_supported", "AudioSocket has no hold.")
 
     async def hang_up(self, cause: str) -> None:
+        """Say so, and let Asterisk close: closing with its audio unread would reset the connection, and a dialplan
+        whose application failed does not go on."""
         self.down(cause)
         self._say_goodbye()
         try:
@@ -214,9 +217,10 @@ class AudioSocketLine:
 
     def _say_goodbye(self) -> None:
         self._stop()
-        if not self._transport.is_closing():
+        if not (self._goodbye or self._transport.is_closing()):
+            self._goodbye = True
             self._transport.write(wire.HANG_UP)
-            self._transport.close()
+            self._transport.write_eof()
 
     def quality(self) -> Quality:
         return Quality(frames_in=self._frames_in, frames_out=self._frames_out)

@@ -7,6 +7,7 @@ import uuid
 
 import httpx
 import pytest
+import uvloop
 
 from gateway.bridge_settings import AudioSocketSettings
 from gateway.settings import Settings
@@ -51,6 +52,42 @@ async def test_a_turn(rate_hz: int) -> None:
         await here.empty()
         assert last(here).cause == "caller_hung_up"
         assert last(here).quality["frames_in"] > 30
+
+
+def test_a_turn_on_the_loop_that_the_server_runs_on() -> None:
+    """uvloop's transports are none by their class."""
+
+    async def call() -> None:
+        here_settings = audiosocket()
+        async with served(settings=here_settings) as here:
+            phone = await dial(here_settings.audiosocket.port, ID)
+            phone.say(tone(700))
+            await eventually(lambda: len(phone.loud()) > 20)
+            here.gateway.switchboard.hang_up_all("server_stop")
+            await eventually(lambda: phone.result == "hangup")
+            await phone.end()
+            stranger = await dial(here_settings.audiosocket.port, None)
+            stranger.writer.write(b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+            await eventually(lambda: counted(here, "audiosocket_no_uuid") == 1)
+            await stranger.end()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(call())
+
+
+async def test_a_dialplan_that_does_not_close_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.transports.asterisk.audiosocket.CLOSE_S", 0.1)
+    here_settings = audiosocket(calls="known")
+    async with served(settings=here_settings):
+        phone = await dial(here_settings.audiosocket.port, None)
+        phone.writer.write(b"\x01\x00\x10" + ID.bytes)
+        assert await phone.reader.readexactly(3) == b"\x00\x00\x00"
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            while True:
+                phone.writer.write(bytes(1_000))
+                await phone.writer.drain()
+                await asyncio.sleep(0.01)
+        await phone.end()
 
 
 async def test_the_channel_is_never_starved_while_the_agent_has_nothing_to_say() -> None:

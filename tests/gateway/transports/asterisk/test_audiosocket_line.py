@@ -28,9 +28,9 @@ class Wire(asyncio.Transport):
         self.writes.append((asyncio.get_running_loop().time(), bytes(data)))
 
     def is_closing(self) -> bool:
-        return self.closed or self.aborted
+        return self.aborted
 
-    def close(self) -> None:
+    def write_eof(self) -> None:
         self.closed = True
 
     def abort(self) -> None:
