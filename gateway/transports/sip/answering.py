@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import structlog
@@ -14,7 +15,7 @@ from gateway.switchboard import Admission, Refused
 from gateway.transports.phone.line import Incoming
 from gateway.transports.phone.phone_call import PhoneCall
 from gateway.transports.phone.routing import choose_agent
-from gateway.transports.sip.address import BadSyntax, parse_uri
+from gateway.transports.sip.address import BadSyntax, parse_address, parse_uri
 from gateway.transports.sip.incoming import IncomingSession
 from gateway.transports.sip.line import SipLine
 from gateway.transports.sip.media import RtpMedia
@@ -54,7 +55,8 @@ class Answering:
 
     async def _admit(self, session: IncomingSession, line: SipLine) -> None:
         known = self._server.trusts(session.caller.host)
-        incoming = incoming_of(session)
+        trunks = self._server.settings.trunks.values()
+        incoming = incoming_of(session, trusted=known, own_names=[trunk.user for trunk in trunks])
         try:
             choose_agent(self._gateway, incoming)
             admission = await self._gateway.switchboard.admit(
@@ -90,9 +92,19 @@ class Answering:
         """The call, once its caller knows that it is answered; None: the caller gave up before."""
         line.media = media = await RtpMedia.open(self.media_policy(), line, peer_ip=session.caller.host)
         session.negotiate(media)
-        call = None
-        if session.offers:
-            call = self._call(admission, incoming, line)  # before the answer: it can still be refused
+        if not session.offers:
+            await self._until_answered(session, line)
+            return None if line.over.is_set() else self._call(admission, incoming, line)
+        call = self._call(admission, incoming, line)  # before the answer: it can still be refused
+        try:
+            await self._until_answered(session, line)
+        except asyncio.CancelledError:
+            line.hung_up("server_stop")
+            await call.run()  # it is over; that is filed
+            raise
+        return call
+
+    async def _until_answered(self, session: IncomingSession, line: SipLine) -> None:
         ring_s = self._server.settings.ring_s
         session.ring(for_long=ring_s > 0)
         if ring_s:
@@ -101,9 +113,6 @@ class Answering:
                     await line.over.wait()
         session.accept()
         await line.answered.wait()
-        if call is None and not line.over.is_set():
-            call = self._call(admission, incoming, line)
-        return call
 
     def _call(self, admission: Admission, incoming: Incoming, line: SipLine) -> PhoneCall:
         line.agreed()
@@ -122,13 +131,14 @@ class Answering:
         )
 
     async def _free(self, session: IncomingSession, line: SipLine) -> None:
-        if not line.over.is_set():
-            session.hang_up("server_stop")
+        session.hang_up("server_stop")  # unless it is over
         await line.free()
 
 
-def incoming_of(session: IncomingSession) -> Incoming:
-    """Who calls whom. ``;agent=NAME`` at the address that was called asks for an agent by name."""
+def incoming_of(session: IncomingSession, *, trusted: bool, own_names: Collection[str]) -> Incoming:
+    """Who calls whom. ``;agent=NAME`` at the address that was called asks for an agent by name. A trunk calls us by the
+    name that we registered (one of ``own_names``): whom its caller dialled is in To. Who is ``trusted`` may say who
+    really calls (RFC 3325)."""
     invite = session.invite
     try:
         uri = parse_uri(invite.uri)
@@ -136,7 +146,12 @@ def incoming_of(session: IncomingSession) -> Incoming:
         agent = uri.parameters.get("agent") or ""
     except BadSyntax:
         dialled, agent = "", ""
+    if dialled in own_names:
+        dialled = invite.to.uri.user or dialled
     caller = invite.from_.uri
+    if trusted:
+        with contextlib.suppress(BadSyntax, IndexError):
+            caller = parse_address(invite.headers.listed("p-asserted-identity")[0]).uri
     return Incoming(
         "sip",
         agent=_printable(agent),

@@ -22,8 +22,8 @@ class Framer:
 
     @property
     def partial(self) -> bool:
-        """Whether part of a message waits for the rest."""
-        return bool(self._buffer)
+        """Whether part of a message waits for the rest; an answer to a ping, which is half a ping, is none."""
+        return bool(self._buffer.strip(b"\r\n"))
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that are complete now. Raises :class:`Malformed`: those before the fault are lost with it."""

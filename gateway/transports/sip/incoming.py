@@ -76,7 +76,7 @@ class IncomingSession(Session):
         self._transaction.respond(self._ringing)
         self._interval_s = T1_S
         self.timed.start("180", T1_S, self._repeat_180)
-        self.timed.start("no PRACK", TIMEOUT_S, lambda: self._fail_early(504, "no PRACK"))
+        self.timed.start("no PRACK", TIMEOUT_S, lambda: self._fail_early(504, "no_prack"))
 
     def negotiate(self, sdp: Sdp) -> None:
         """Answer the caller's offer, if it made one; :meth:`accept` sends the answer. Raises :class:`BadSdp`: refuse

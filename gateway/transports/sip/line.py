@@ -50,9 +50,11 @@ class SipLine:
         self._keys_by_rtp = False
 
     def agreed(self) -> None:
-        """The media is agreed on."""
+        """The media is agreed on, and what the other side can do is known."""
         if self.media is not None:
             self.rate_hz = self.media.rate_hz
+        if not self.session.takes_refer:
+            self.abilities -= {Ability.TRANSFER}
 
     def connect(self, events: LineEvents) -> None:
         """This hears of the line from now on; what it missed it is told."""

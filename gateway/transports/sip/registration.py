@@ -15,7 +15,7 @@ from gateway.transports.sip.asking import Fields
 from gateway.transports.sip.dialling import credentials_of
 from gateway.transports.sip.dialog import MAX_FORWARDS
 from gateway.transports.sip.message import Headers, Request, Response, via_line
-from gateway.transports.sip.sockets import resolve
+from gateway.transports.sip.sockets import PING, addresses_of
 from gateway.transports.sip.transaction import Peer
 from gateway.transports.sip.user_agent import UserAgent
 
@@ -30,6 +30,7 @@ REFRESH = 0.8
 """Of its time a registration is made anew after this part."""
 LEAST_S = 30
 """A registrar that grants less is asked no more often than this allows."""
+PING_S = 25.0
 LEAVE_S = 2.0
 
 
@@ -44,7 +45,7 @@ class Registration:
         guard: SourceGuard,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        find: Callable[[str, int], Awaitable[str]] = resolve,
+        find: Callable[[str, int], Awaitable[list[str]]] = addresses_of,
     ) -> None:
         self._ua = ua
         self._name = name
@@ -67,7 +68,7 @@ class Registration:
                 granted_s = await self._attempt()
                 if granted_s is not None:
                     failures = 0
-                    await self._sleep(max(LEAST_S, granted_s) * REFRESH)
+                    await self._rest(max(LEAST_S, granted_s) * REFRESH)
                 else:
                     wait_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
                     failures += 1
@@ -75,15 +76,24 @@ class Registration:
         finally:
             await self._leave()
 
+    async def _rest(self, time_s: float) -> None:
+        """The way back stays open meanwhile: through NAT, and on an idle connection (RFC 5626, 3.5)."""
+        while time_s > 0:
+            await self._sleep(min(time_s, PING_S))
+            time_s -= PING_S
+            if self._peer is not None:
+                self._ua.send(PING, self._peer)
+
     async def _attempt(self) -> float | None:
         """How long we are registered now; None: we are not."""
         host, port = self._trunk.host_port
         try:
-            address = host if self._trunk.transport == "tls" else await self._find(host, port)
+            addresses = await self._find(host, port)
         except OSError:
             self._failed("not_found", None)
             return None
-        self._peer = Peer(self._trunk.transport, address, port)
+        # By its name over TLS: that is what its certificate says.
+        self._peer = Peer(self._trunk.transport, host if self._trunk.transport == "tls" else addresses[0], port)
         response = await self._register(self._expires_s)
         if response is not None and response.status == 423:
             least = response.headers.get("min-expires")
@@ -97,8 +107,7 @@ class Registration:
             _log.info("registered with a trunk", trunk=self._name)
         self.registered = True
         self._ua.count("sip_registered")
-        if self._trunk.transport != "tls":
-            self._guard.trust(self._name, [self._peer.host])
+        self._guard.trust(self._name, addresses)
         return self._granted(response)
 
     def _failed(self, why: str, response: Response | None) -> None:

@@ -378,7 +378,7 @@ class Session:
     def _bye(self, reason: str) -> None:
         self._bye_wanted = None
         self.timed.stop()
-        headers = [("reason", f'SIP ;cause=200 ;text="{reason}"')] if reason else []
+        headers = [("reason", f'SIP;cause=200;text="{reason}"')] if reason else []
 
         def answered(response: Response) -> None:
             if response.status >= 200:

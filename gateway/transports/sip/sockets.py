@@ -336,10 +336,15 @@ def _is_address(host: str) -> bool:
 
 
 async def resolve(host: str, port: int, family: int = 0) -> str:
-    """One address of a host. Raises :class:`OSError`: none, or not in time."""
+    """The first of :func:`addresses_of`."""
+    return (await addresses_of(host, port, family))[0]
+
+
+async def addresses_of(host: str, port: int, family: int = 0) -> list[str]:
+    """All addresses of a host. Raises :class:`OSError`: none, or not in time."""
     try:
         async with asyncio.timeout(CONNECT_S):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM)
     except TimeoutError:
         raise OSError("no answer in time") from None
-    return str(found[0][4][0])
+    return [str(address[0]) for *_, address in found]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engines.api import Pcm16
-from gateway.transports.phone.line import LineError, Quality
+from gateway.transports.phone.line import Ability, LineError, Quality
 from gateway.transports.sip import line as line_module
 from gateway.transports.sip.address import Uri
 from gateway.transports.sip.asking import Done, Outcome
@@ -125,7 +125,6 @@ def rig() -> Rig:
 
 def test_without_media_there_is_nothing_to_do() -> None:
     line = SipLine()
-    line.agreed()
     line.play(FRAME)
     line.mark("x")
     line.audio(FRAME, 8_000)
@@ -234,6 +233,8 @@ async def test_a_transfer_that_fails(rig: Rig, status: int, code: str) -> None:
 
 async def test_a_peer_that_takes_no_transfers(rig: Rig) -> None:
     rig.session.takes_refer = False
+    rig.line.agreed()
+    assert rig.line.abilities == {Ability.SEND_DTMF, Ability.HOLD}
     with pytest.raises(LineError) as caught:
         await rig.line.transfer("200")
     assert caught.value.code == "not_supported"

@@ -12,7 +12,8 @@ from gateway.sip_settings import TrunkSettings
 from gateway.transports.sip.digest import DigestGate
 from gateway.transports.sip.guard import SourceGuard
 from gateway.transports.sip.message import Request, answer, parse
-from gateway.transports.sip.registration import Registration
+from gateway.transports.sip.registration import PING_S, Registration
+from gateway.transports.sip.sockets import PING
 from gateway.transports.sip.transaction import Peer
 from tests.gateway.transports.sip.sip_rig import Agent, Net
 
@@ -34,6 +35,8 @@ class Rig:
         self.asked: list[Request] = []
         self.slept: list[float] = []
         self.awake = asyncio.Event()
+        self.pings = 0
+        self.resting_s = 0.0
         self.guard = SourceGuard(
             allow=(),
             digest=None,
@@ -49,6 +52,9 @@ class Rig:
         self.net.send = self.carry  # type: ignore[method-assign]
 
     def carry(self, data: bytes, source: Peer, to: Peer) -> None:
+        if data == PING:
+            self.pings += 1
+            return
         request = parse(data)
         assert isinstance(request, Request)
         assert to.host == REGISTRAR
@@ -58,13 +64,18 @@ class Rig:
             said = answer(request, status, to_tag="r", headers=headers).encode()
             asyncio.get_running_loop().call_soon(self.agent.ua.receive, said, to)
 
-    async def find(self, host: str, port: int) -> str:
+    async def find(self, host: str, port: int) -> list[str]:
         if not self.known:
             raise OSError("nobody knows")
-        return REGISTRAR
+        return [REGISTRAR, "192.0.2.51"]
 
     async def sleep(self, time_s: float) -> None:
-        self.slept.append(time_s)
+        """Between pings no time goes by."""
+        if time_s == PING_S and self.registration.registered:
+            self.resting_s += time_s
+            return
+        self.slept.append(self.resting_s + time_s)
+        self.resting_s = 0.0
         self.awake.clear()
         await self.awake.wait()
 
@@ -112,6 +123,8 @@ async def test_registered_by_password_and_refreshed_in_time(rig: Rig) -> None:
     assert rig.slept == [96.0]
     assert rig.registration.registered
     assert rig.guard.is_allowed(REGISTRAR)
+    assert rig.guard.is_allowed("192.0.2.51")
+    assert rig.pings == 3
     await rig.wake()
     assert rig.asked[1].call_id == asked.call_id
     assert rig.asked[1].cseq[0] > asked.cseq[0]

@@ -232,7 +232,7 @@ def test_no_prack_ends_the_call(phone: Phone) -> None:
     phone.say(*request("INVITE", SDP, "Require: 100rel"), body="offer 1")
     said = phone.after(33)
     assert statuses(said)[-1] == 504
-    assert phone.agent.ears[0].told == ["hung up: no PRACK", "closed"]
+    assert phone.agent.ears[0].told == ["hung up: no_prack", "closed"]
     assert not phone.agent.ua.sessions
 
 
