@@ -55,6 +55,8 @@ class ExpectedCalls:
         self._forget_old()
         if call in self._announced or call in self._agents:
             raise NotExpected("call_replayed")
+        if len(self._announced) >= MAX_KEPT:  # those that came are remembered only to be told from strangers
+            self._announced = {known: one for known, one in self._announced.items() if not one.used}
         if len(self._announced) >= MAX_KEPT:
             raise TooManyAnnounced
         self._announced[call] = _Announced(incoming, self._now() + ANNOUNCED_S)

@@ -72,6 +72,16 @@ def test_announcements_are_bounded_and_old_ones_make_room(monkeypatch: pytest.Mo
     assert taken(expected, uuid.UUID(int=1)) == "call_unknown"
 
 
+def test_calls_that_came_make_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KEPT", 2)
+    expected = ExpectedCalls(Clock())
+    for number in range(10):
+        expected.announce(uuid.UUID(int=number), CALL)
+        expected.take(uuid.UUID(int=number))
+    assert taken(expected, uuid.UUID(int=9)) == "call_replayed"
+    assert taken(expected, uuid.UUID(int=0)) == "call_unknown"
+
+
 def test_a_target_is_told_once_and_for_a_minute() -> None:
     clock = Clock()
     steps = NextSteps(clock)
