@@ -111,6 +111,8 @@ class SipWire(PhoneWire):
             await self._ended.wait()  # the signalling's own timers bound it
         if self._timer is not None:
             self._timer.cancel()
+        if self._answered_s is not None and self._first_s is None:
+            self.log.note_error("no audio came: not one RTP packet")
         self.end(CallOver(EndCause.HANGUP))
         await self._rtp.close()
         await self._link.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import uuid
@@ -32,7 +33,8 @@ PATIENCE = Patience(greeting_ms=1_500, answer_ms=8_000, pause_ms=500)
 COST, STOP, CAPITAL = "How much does it cost?", "Stop.", "Do you deliver?"
 TOKEN = "an auth token of Twilio's"
 PHONES = ("sip", "sip-tcp", "twilio", "audiosocket")
-IDS = {"anna": uuid.uuid4(), "long": uuid.uuid4(), "clerk": uuid.uuid4()}
+IDS = {name: (uuid.uuid4(), uuid.uuid4()) for name in ("anna", "long", "clerk")}
+"""Whom AudioSocket calls: each agent has two UUIDs."""
 AGENTS = {
     "anna": AgentSettings(greeting=GREETING, silence_ms=300),
     "long": AgentSettings(greeting="", silence_ms=300),
@@ -57,7 +59,7 @@ def settings(**given: Any) -> Settings:
             "audiosocket": {
                 "enabled": True,
                 "port": free_port(),
-                "agents": {str(call): agent for agent, call in IDS.items()},
+                "agents": {str(call): agent for agent, calls in IDS.items() for call in calls},
             },
             **given,
         }
@@ -82,6 +84,7 @@ Place = Callable[..., Coroutine[Any, Any, CallReport]]
 @pytest.fixture(params=PHONES)
 def call(request: pytest.FixtureRequest) -> Place:
     """Places a call; every scenario runs on every phone."""
+    ids = {agent: itertools.cycle(calls) for agent, calls in IDS.items()}
 
     async def place(here: Served, *lines: str | Press, agent: str, **options: Any) -> CallReport:
         tables = here.gateway.settings
@@ -94,7 +97,7 @@ def call(request: pytest.FixtureRequest) -> Place:
             case "twilio":
                 url = f"twilio+{here.url.replace('http', 'ws', 1)}/v1/carriers/twilio/stream"
             case _:
-                url = f"audiosocket://127.0.0.1:{tables.audiosocket.port}/{IDS.get(agent, uuid.uuid4())}"
+                url = f"audiosocket://127.0.0.1:{tables.audiosocket.port}/{next(ids[agent])}"
                 phone = None
         said = tuple(Say(line) if isinstance(line, str) else line for line in lines)
         given = {"patience": PATIENCE, "phone": PhoneOptions(auth_token=TOKEN), **options}
@@ -185,6 +188,27 @@ async def test_a_caller_beyond_the_cap_is_told_so(call: Place) -> None:
         assert not report.answered
         assert report.end_cause in ("busy", "agent_hangup")  # AudioSocket has no word for it
         here.faults.clear()  # uvicorn logs an error of every denial
+
+
+async def test_two_callers_at_once_hear_only_their_own(call: Place, tmp_path: Path) -> None:
+    owners: dict[str, str] = {}
+
+    def line(call_id: str, _: int) -> str:
+        return owners.setdefault(call_id, "zebra" if owners else "banjo")
+
+    set_ = engines(stt=ScriptedStt(line), llm=ScriptedLlm(lambda messages: f"{messages[-1].content} " * 6))
+    files = [tmp_path / f"{number}.wav" for number in range(2)]
+    async with served(set_.set, settings()) as here:
+        reports = await asyncio.gather(*(call(here, COST, CAPITAL, agent="long", record=file) for file in files))
+        await here.empty()
+        ids = {record.id: record.summary()["wire_id"] for record in here.gateway.recent}
+    assert sorted(owners.values()) == ["banjo", "zebra"]
+    by_wire = {ids[call_id]: word for call_id, word in owners.items()}
+    for report, file in zip(reports, files, strict=True):
+        own = by_wire[str(report.call_id)]
+        other = next(word for word in owners.values() if word != own)
+        assert report.answered
+        assert power(agent_side(file), word_tone_hz(own)) > 1_000 * power(agent_side(file), word_tone_hz(other))
 
 
 def calls(words: str, tool: str, **arguments: object) -> ScriptedLlm:

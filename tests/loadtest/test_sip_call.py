@@ -201,6 +201,12 @@ async def test_what_else_a_server_may_ask() -> None:
     assert len(voiced_spans(tape.agent, RATE_HZ)) == 2  # the refused offer left the call as it was
 
 
+async def test_a_call_without_any_audio_says_so() -> None:
+    tape, _ = await call(Script(lose_packets=frozenset(range(1_000))), line())
+    assert tape.log.errors == ["no audio came: not one RTP packet"]
+    assert not tape.agent.any()
+
+
 async def test_a_transfer_is_noted_and_reported_to_the_server() -> None:
     tape, seen = await call(Script(then=("REFER Refer-To: <sip:desk@pbx.example>", "wait 100", "bye")), line(), line())
     assert tape.log.transferred_to == "sip:desk@pbx.example"

@@ -87,6 +87,11 @@ class LiveGateway:
             time.sleep(0.05)
         raise AssertionError(f"the call goes on: {record}")
 
+    def phone_call(self, wire_id: str | None) -> dict[str, Any]:
+        """The record of a phone call that its caller knows by the wire's id, and has hung up."""
+        (row,) = [row for row in json.loads(self.get("/v1/calls"))["data"] if row["wire_id"] == wire_id]
+        return self.ended_call(row["id"])
+
     def prompts(self, call_id: str | None) -> list[Generate]:
         assert isinstance(self.engines.llm, RecordingLlm)
         return [request for request in self.engines.llm.requests if request.call == call_id]
@@ -112,10 +117,12 @@ def steady_voice() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def live_gateway(preset: str, agents: Mapping[str, AgentSettings] | None = None) -> Iterator[LiveGateway]:
+def live_gateway(
+    preset: str, agents: Mapping[str, AgentSettings] | None = None, **tables: Any
+) -> Iterator[LiveGateway]:
     """Serve a preset from a loop in a thread of its own. Fails at the end if anything broke inside, or was left."""
     threads = set(threading.enumerate())
-    settings = Settings(preset=preset, agents=dict(agents or {}), max_calls=32)
+    settings = Settings(preset=preset, agents=dict(agents or {}), max_calls=32, **tables)
 
     @contextlib.asynccontextmanager
     async def spied() -> AsyncIterator[EngineSet]:
