@@ -210,7 +210,8 @@ class CallCentre:
         cpu_s = now["cpu_s"] - before["cpu_s"]
         callers_cpu_s = calling["cpu_s"] - calling_before["cpu_s"]
         if now["calls"] < self.calls:
-            raise ChildError(f"{self._case.name}: {self.calls - now['calls']} of {self.calls} calls ended")
+            ended = self.calls - now["calls"]
+            raise ChildError(f"{self._case.name}: {ended} of {self.calls} calls ended: {now['causes']}")
         expected = self.calls * took_s
         return Window(
             case=self._case,

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import resource
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -64,6 +65,7 @@ async def serve(arguments: Sequence[str]) -> Callable[[Message], Awaitable[Messa
             "cpu_s": used.ru_utime + used.ru_stime,
             "at_s": time.monotonic(),
             "calls": app.state.gateway.switchboard.live,
+            "causes": Counter(str(record.cause) for record in app.state.gateway.recent),
             "fed_samples": heard.fed_samples,
             "scored_samples": heard.scored_samples,
         }

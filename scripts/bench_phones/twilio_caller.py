@@ -16,6 +16,9 @@ from scripts.bench_phones.arrivals import FRAME_MS, Playout
 
 ANSWER_S = 10.0
 _TEXT = 0x81
+_PING = 0x89
+_PONG = 0x8A
+"""Opcodes with the bit that the message is whole."""
 _MASKED = 0x80
 _NO_MASK = bytes(4)
 """A client masks what it sends (RFC 6455, 5.3): with zeros, it stays what it is."""
@@ -61,9 +64,11 @@ class TwilioPhone(asyncio.Protocol):
         number = self._sent
         self._sent += 1
         payload = self._encoded[(number + self._call * 37) % len(self._encoded)]
-        self._write_text(
+        self._write_frame(
+            _TEXT,
             b'{"event":"media","sequenceNumber":"%d","media":{"track":"inbound","chunk":"%d","timestamp":"%d",'
-            b'"payload":"%b"},"streamSid":"%b"}' % (number + 2, number + 1, number * 20, payload, self._stream.encode())
+            b'"payload":"%b"},"streamSid":"%b"}'
+            % (number + 2, number + 1, number * 20, payload, self._stream.encode()),
         )
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
@@ -90,7 +95,7 @@ class TwilioPhone(asyncio.Protocol):
             self._buffer = bytearray(rest)
         at_ms = time.monotonic() * 1000
         while (message := self._next_message()) is not None:
-            self._take(message, at_ms)
+            self._take(*message, at_ms)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._open.done():
@@ -98,8 +103,8 @@ class TwilioPhone(asyncio.Protocol):
 
     # --------------------------------------------------------------------------------------------------------------
 
-    def _next_message(self) -> bytes | None:
-        """Servers mask nothing, and this one splits nothing."""
+    def _next_message(self) -> tuple[int, bytes] | None:
+        """First byte and payload. Servers mask nothing, and this one splits nothing."""
         if len(self._buffer) < 2:
             return None
         length, start = self._buffer[1], 2
@@ -109,11 +114,14 @@ class TwilioPhone(asyncio.Protocol):
             length, start = int.from_bytes(self._buffer[2:10], "big"), 10
         if len(self._buffer) < start + length:
             return None
-        message = bytes(self._buffer[start : start + length])
+        opcode, message = self._buffer[0], bytes(self._buffer[start : start + length])
         del self._buffer[: start + length]
-        return message
+        return opcode, message
 
-    def _take(self, message: bytes, at_ms: float) -> None:
+    def _take(self, opcode: int, message: bytes, at_ms: float) -> None:
+        if opcode == _PING:
+            self._write_frame(_PONG, message)
+            return
         found = _PAYLOAD.search(message)
         if found is not None:
             samples = len(found[1]) * 3 // 4 - found[1].endswith(b"=") - found[1].endswith(b"==")
@@ -125,11 +133,11 @@ class TwilioPhone(asyncio.Protocol):
             self._loop.call_later(wait_s, self._write, mark)
 
     def _write(self, message: object) -> None:
-        self._write_text(json.dumps(message).encode())
+        self._write_frame(_TEXT, json.dumps(message).encode())
 
-    def _write_text(self, text: bytes) -> None:
+    def _write_frame(self, opcode: int, text: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         length = len(text)
         size = bytes((_MASKED | length,)) if length < 126 else bytes((_MASKED | 126,)) + length.to_bytes(2, "big")
-        self._transport.write(bytes((_TEXT,)) + size + _NO_MASK + text)
+        self._transport.write(bytes((opcode,)) + size + _NO_MASK + text)
