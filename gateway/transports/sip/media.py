@@ -243,8 +243,13 @@ class RtpMedia:
 
     def on_rtp(self, data: bytes, source: Source) -> None:
         """One datagram as it comes."""
-        if not self._may_come():
-            return
+        try:
+            if self._may_come():
+                self._take(data, source)
+        except Exception:  # noqa: BLE001 (a defect ends this call, and no other)
+            self._break_down()
+
+    def _take(self, data: bytes, source: Source) -> None:
         if is_rtcp(data) and self._path.mux:
             self._read_report(data, source)
             return
@@ -266,8 +271,11 @@ class RtpMedia:
 
     def on_rtcp(self, data: bytes, source: Source) -> None:
         """One datagram as it comes."""
-        if self._may_come():
-            self._read_report(data, source)
+        try:
+            if self._may_come():
+                self._read_report(data, source)
+        except Exception:  # noqa: BLE001 (a defect ends this call, and no other)
+            self._break_down()
 
     def _may_come(self) -> bool:
         if self._over or self._budget <= 0 or not self._stream.ready:
@@ -301,8 +309,7 @@ class RtpMedia:
                 if self._pressed is not None and not self._sender.pressing:
                     self._keys_done()
         except Exception:  # noqa: BLE001 (a defect ends this call, and no other)
-            _log.exception("a call's media broke down")
-            self._lose("internal_error")
+            self._break_down()
 
     def _keep_house(self, now_s: float) -> None:
         watchdog, reports = self._watchdog, self._reports
@@ -339,6 +346,10 @@ class RtpMedia:
         """So far; frames are packets."""
         rtt_ms = self._reports.rtt_ms if self._reports is not None else None
         return dataclasses.replace(self._stream.quality(), frames_out=self._sender.packets, round_trip_ms=rtt_ms)
+
+    def _break_down(self) -> None:
+        _log.exception("a call's media broke down")
+        self._lose("internal_error")
 
     def _lose(self, cause: MediaCause) -> None:
         if self._over:

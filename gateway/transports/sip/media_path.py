@@ -59,8 +59,8 @@ class MediaPath:
         ours, theirs = agreed.our_crypto, agreed.their_crypto
         if ours is None or theirs is None:
             self._secure = None
-        elif self._secure is None or not self._secure.has(ours, theirs):
-            self._secure = SecureMedia(ours, theirs)
+        else:
+            self._secure = SecureMedia(ours, theirs, before=self._secure)
         self._latch.announce(agreed.remote)
         self._rtcp_latch.announce(agreed.remote_rtcp)
 

@@ -35,6 +35,9 @@ class Crypto:
     key: bytes = field(repr=False)
     """Master key and salt."""
 
+    def is_key_of(self, other: Crypto) -> bool:
+        return (self.suite, self.key) == (other.suite, other.key)
+
     @property
     def attribute(self) -> str:
         return f"crypto:{self.tag} {self.suite} inline:{base64.b64encode(self.key).decode()}"
@@ -75,26 +78,23 @@ def key_bytes(suite: str) -> int:
 class SecureMedia:
     """Both directions' SRTP and SRTCP. ``ours`` protects what we send, ``theirs`` what they do.
 
-    Methods raise :class:`pylibsrtp.Error` for packets that are forged, replayed or broken.
+    A direction whose key is that of ``before`` goes on where it was: begun anew it would count packets from zero, and
+    put a second text under the same key stream.
+
+    Methods raise :class:`pylibsrtp.Error` for packets that are forged, replayed or broken, and :class:`ValueError` for
+    those that are too long.
     """
 
-    def __init__(self, ours: Crypto, theirs: Crypto) -> None:
+    def __init__(self, ours: Crypto, theirs: Crypto, before: SecureMedia | None = None) -> None:
         self._ours, self._theirs = ours, theirs
-        self._out = _session(ours, pylibsrtp.Policy.SSRC_ANY_OUTBOUND)
-        self._in = _session(theirs, pylibsrtp.Policy.SSRC_ANY_INBOUND)
+        out = before._out if before is not None and before._ours.is_key_of(ours) else None
+        into = before._in if before is not None and before._theirs.is_key_of(theirs) else None
+        self._out: pylibsrtp.Session = out or _session(ours, pylibsrtp.Policy.SSRC_ANY_OUTBOUND)
+        self._in: pylibsrtp.Session = into or _session(theirs, pylibsrtp.Policy.SSRC_ANY_INBOUND)
         self.protect = self._out.protect
         self.protect_rtcp = self._out.protect_rtcp
         self.unprotect = self._in.unprotect
         self.unprotect_rtcp = self._in.unprotect_rtcp
-
-    def has(self, ours: Crypto, theirs: Crypto) -> bool:
-        """Whether these are its keys: packet counts go on then, and what was sent before cannot be sent again."""
-        return (self._ours.suite, self._ours.key, self._theirs.suite, self._theirs.key) == (
-            ours.suite,
-            ours.key,
-            theirs.suite,
-            theirs.key,
-        )
 
 
 def _session(crypto: Crypto, direction: int) -> pylibsrtp.Session:

@@ -176,6 +176,24 @@ def test_no_datagrams_raise(stream: list[tuple[bytes, bool, bool]], mux: bool) -
 
 
 @virtual
+@pytest.mark.parametrize("report", [False, True])
+async def test_a_defect_where_packets_come_in_ends_that_call(report: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    us, them = two()
+    agree(us, them)
+
+    def broken(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(us.media._stream, "take", broken)
+    monkeypatch.setattr(us.media._reports, "receive", broken)
+    (us.media.on_rtcp if report else us.media.on_rtp)(bytes(20), (them.address[0], them.address[1] + report))
+    assert us.told.log == [("lost", "internal_error")]
+    await asyncio.sleep(0.1)
+    assert us.line.packets == []
+    await hang_up(us, them)
+
+
+@virtual
 async def test_a_defect_in_one_call_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     us, them = two()
     agree(us, them)

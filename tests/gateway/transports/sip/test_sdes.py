@@ -96,8 +96,18 @@ def test_an_rfc_4568_key_is_the_one_that_it_says() -> None:
     crypto = read_crypto(GOOD)
     assert crypto is not None
     assert crypto.key == base64.b64decode(KEY.removeprefix("inline:"))
-    again = Crypto(5, crypto.suite, crypto.key)
-    other = Crypto(1, crypto.suite, bytes(30))
-    media = SecureMedia(crypto, other)
-    assert media.has(again, other)
-    assert not media.has(other, crypto)
+
+
+def test_a_new_key_of_one_side_leaves_the_others_count_as_it_was() -> None:
+    """Packet counts have 48 bits, of which the wire has 16: who forgets the rest is not understood any more."""
+    ours, theirs, next_theirs = (Crypto(1, SUITES[0], bytes([fill]) * 30) for fill in (1, 2, 3))
+    a, b = SecureMedia(ours, theirs), SecureMedia(theirs, ours)
+    for sequence in (65_534, 65_535, 0, 1):
+        b.unprotect(a.protect(write_rtp(0, False, sequence, 0, 99, b"voice")))
+    a = SecureMedia(Crypto(2, ours.suite, ours.key), next_theirs, before=a)
+    b = SecureMedia(next_theirs, ours, before=b)
+    packet = write_rtp(0, False, 2, 0, 99, b"voice")
+    assert b.unprotect(a.protect(packet)) == packet
+    assert a.unprotect(b.protect(packet)) == packet
+    with pytest.raises(pylibsrtp.Error):
+        a.protect(packet)
