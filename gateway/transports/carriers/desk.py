@@ -25,6 +25,8 @@ _log = structlog.get_logger(__name__)
 PREFIX = "/v1/carriers/"
 """What lies under it is judged by the carriers' signatures, not by the bearer key."""
 
+COMPLAIN_S = 10.0
+
 MAX_FIELDS = 200
 """Of a form or a query: a vendor sends some dozens."""
 
@@ -41,6 +43,8 @@ class CarrierDesk:
     ) -> None:
         self._public_url = settings.public_url
         self._carriers = {carrier.name: carrier for carrier in carriers_of(settings, now_s)}
+        self._now_s = now_s
+        self._complained: dict[str, float] = {}
         self._rest: RestClient | None = None
         self.streams: Tickets[Incoming] = Tickets(now_s, new=new_ticket)
         self.documents: Tickets[Reply] = Tickets(now_s, new=new_ticket)
@@ -73,6 +77,17 @@ class CarrierDesk:
             await self.send(carrier, request)
         except RestFailed as failed:
             _log.warning("a carrier's API did not do it", reason=failed.code, status=failed.status)
+
+    def complain(self, connection: HTTPConnection, carrier: Carrier, code: str) -> None:
+        """Log what was refused, with what its signature was held to be of: a proxy that hides the public address is the
+        usual reason. Once in a while only: strangers must not fill the log."""
+        now = self._now_s()
+        if now < self._complained.get(carrier.name, 0.0) + COMPLAIN_S:
+            return
+        self._complained[carrier.name] = now
+        web = connection.scope["type"] == "http"
+        where = f"{self._base(connection, web=web)}{PREFIX}{carrier.name}/{'call' if web else 'stream'}"
+        _log.warning("a carrier's request was refused", carrier=carrier.name, code=code, asked_of=where)
 
     def stream_url(self, connection: HTTPConnection, carrier: Carrier, incoming: Incoming) -> str:
         """Where a call's audio shall go: good once, for a minute."""

@@ -66,7 +66,7 @@ async def carrier_stream(websocket: WebSocket) -> None:
         known = desk.admit_stream(websocket, carrier)
     except Unauthentic as error:
         gateway.metrics.count(f"carrier_{error.code}")
-        _log.warning("a carrier's stream was refused", carrier=carrier.name, code=error.code)
+        desk.complain(websocket, carrier, error.code)
         await websocket.send_denial_response(_error(403, error.code, str(error), "permission_error"))
         return
     try:

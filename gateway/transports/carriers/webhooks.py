@@ -93,7 +93,7 @@ async def _read(request: Request, gateway: Gateway, desk: CarrierDesk) -> tuple[
         carrier.check_webhook(asked)
     except Unauthentic as error:
         gateway.metrics.count(f"carrier_{error.code}")
-        _log.warning("a carrier's webhook was refused", carrier=carrier.name, code=error.code)
+        desk.complain(request, carrier, error.code)
         return _error(403, error.code, str(error), "permission_error")
     return carrier, asked
 

@@ -6,6 +6,7 @@ import time
 from urllib.parse import urlencode
 
 import pytest
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.security.listening import check_listening
@@ -46,6 +47,21 @@ async def test_a_twilio_upgrade_is_refused_before_it_unless_its_signature_is_rig
         assert await link.answered(), "Twilio may sign it with a slash at its end"
         await link.close()
         await link.task
+
+
+@virtual
+async def test_a_refusal_is_logged_with_the_address_that_counts_once_in_a_while() -> None:
+    async with rigged(TWILIO.settings) as rig:
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(20):
+                assert not await AsgiLink(rig.app, STREAM + "?token=secret", {}).answered()
+                assert (await asked(rig.app, "POST", CALL, form=TWILIO.form)).status_code == 403
+        refusals = [entry for entry in logs if entry["event"] == "a carrier's request was refused"]
+        assert [(entry["code"], entry["asked_of"]) for entry in refusals] == [
+            ("signature_missing", "wss://voice.example.com/v1/carriers/twilio/stream")
+        ]
+        assert "secret" not in str(logs)
+        assert "+1555" not in str(logs)
 
 
 @virtual
