@@ -176,7 +176,8 @@ async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) ->
             ticket.give_back()
             raise
     except (BadDestination, NotAllowed, Refused) as refused:
-        gateway.metrics.count(f"outbound_refused_{refused.code}")
+        if not isinstance(refused, Refused):  # the switchboard counts its own
+            gateway.metrics.refused(refused.code)
         _log.warning("a call is not placed", code=refused.code, agent=asked.agent, source=asked.source)
         raise
     shown_as = asked.caller or next(iter(gateway.settings.outbound.callers), "")

@@ -97,7 +97,7 @@ export class LiveView {
   #fill(call, board) {
     const { id, summary } = call;
     const node = this.rows.nodes.get(id)?.querySelector(".phase");
-    node?.setAttribute("data-phase", summary.state === "ringing" ? "ringing" : (summary.phase ?? ""));
+    node?.setAttribute("data-phase", ["dialling", "ringing"].includes(summary.state) ? "ringing" : (summary.phase ?? ""));
     this.rows.say(id, "phase", phaseOf(summary));
     this.rows.say(id, "agent", agentOf(summary));
     this.rows.say(id, "age", clock(board.age(summary)));

@@ -78,6 +78,7 @@ const PHASES = {
 /** What a live call does. @param {any} summary */
 export function phaseOf(summary) {
   if (summary.state === "ringing") return "Ringing";
+  if (summary.state === "dialling") return "Dialling";
   return PHASES[summary.phase] ?? sentence(summary.phase ?? "answered");
 }
 
