@@ -41,6 +41,12 @@ def _user(value: str) -> str:
     return value
 
 
+def _once(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("one is named twice")
+    return values
+
+
 def _realm(value: str) -> str:
     if not value or not value.isprintable() or any(char in '"\\' for char in value):
         raise ValueError("a realm is printable text without quotes")
@@ -49,6 +55,9 @@ def _realm(value: str) -> str:
 
 Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(comma_separated)]
 Codecs = Annotated[tuple[Literal["opus", "g722", "pcmu", "pcma"], ...], NoDecode, BeforeValidator(comma_separated)]
+Digests = Annotated[
+    tuple[Literal["md5", "sha-256"], ...], NoDecode, BeforeValidator(comma_separated), AfterValidator(_once)
+]
 Transports = Annotated[tuple[Transport, ...], NoDecode, BeforeValidator(comma_separated)]
 User = Annotated[str, AfterValidator(_user)]
 
@@ -105,6 +114,12 @@ class SipSettings(BaseModel):
     anyone: bool = Field(default=False, description="let anyone call who reaches the port")
     realm: Annotated[str, AfterValidator(_realm)] = Field(
         default="offhook", max_length=64, description="what callers' phones are told that the password is for"
+    )
+    digest: Digests = Field(
+        default=("md5",),
+        min_length=1,
+        description="what passwords are asked for by, of md5 and sha-256, the best first; phones that know only md5 "
+        "(baresip 1.0, sipp) give up on an answer that names another beside it",
     )
     ring_s: float = Field(default=0.0, ge=0, le=60, description="how long a call rings before it is answered")
     calls_per_source: int | None = Field(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.transports.sip.address import BadSyntax
 from gateway.transports.sip.digest import Credentials, answer_challenge, parse_digest
 from gateway.transports.sip.message import Request, Response
-from gateway.transports.sip.transaction import ClientTransaction, Peer, Transactions
+from gateway.transports.sip.transaction import ClientTransaction, Peer, Transactions, TransactionsFull
 
 MAX_ATTEMPTS = 3
 """The request, its repetition with credentials, and one more if the nonce was stale."""
@@ -67,8 +68,9 @@ class Asking:
         if response.status in {401, 407} and self._attempts < MAX_ATTEMPTS:
             extra = self._credentials_for(response)
             if extra is not None:
-                self._attempt(extra)
-                return
+                with contextlib.suppress(TransactionsFull):
+                    self._attempt(extra)
+                    return
         self._on_response(response)
 
     def _credentials_for(self, response: Response) -> Fields | None:

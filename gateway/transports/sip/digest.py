@@ -69,7 +69,8 @@ def digest_of(
 
 
 class DigestGate:
-    """Who may call, by password. ``users`` maps names to passwords; ``secret`` signs nonces."""
+    """Who may call, by password. ``users`` maps names to passwords; ``secret`` signs nonces; ``algorithms`` are those
+    that callers may answer with, as they are offered."""
 
     def __init__(
         self,
@@ -79,7 +80,9 @@ class DigestGate:
         secret: bytes,
         now_s: Callable[[], float],
         random_hex: Callable[[], str],
+        algorithms: Iterable[str] = tuple(_ALGORITHMS),
     ) -> None:
+        self._algorithms = tuple(name.upper() for name in algorithms)
         self._users = users
         self._realm = realm
         self._secret = secret
@@ -89,12 +92,12 @@ class DigestGate:
         """The highest count of each nonce in use."""
 
     def challenges(self, *, stale: bool = False) -> list[tuple[str, str]]:
-        """The WWW-Authenticate headers of a 401, the best algorithm first (RFC 8760, 2.4)."""
+        """The WWW-Authenticate headers of a 401, one an algorithm (RFC 8760, 2.4)."""
         nonce = self._nonce()
         tail = ', qop="auth"' + (", stale=true" if stale else "")
         return [
             ("www-authenticate", f'Digest realm="{self._realm}", nonce="{nonce}", algorithm={algorithm}{tail}')
-            for algorithm in _ALGORITHMS
+            for algorithm in self._algorithms
         ]
 
     def check(self, values: Iterable[str], method: str, uri: str) -> Verdict:
@@ -111,7 +114,7 @@ class DigestGate:
     def _judge(self, given: Mapping[str, str], method: str, uri: str) -> Verdict:
         nonce, nc = given.get("nonce", ""), given.get("nc", "")
         algorithm = given.get("algorithm", "MD5")
-        if algorithm.upper() not in _ALGORITHMS or given.get("qop") != "auth" or given.get("uri") != uri:
+        if algorithm.upper() not in self._algorithms or given.get("qop") != "auth" or given.get("uri") != uri:
             return "wrong"
         if not re.fullmatch(r"[0-9a-fA-F]{8}", nc) or not given.get("cnonce"):
             return "wrong"

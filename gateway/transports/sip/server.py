@@ -36,7 +36,6 @@ _log = structlog.get_logger(__name__)
 
 STOP_S = 3.0
 """At the end: for the calls that are left to be hung up."""
-PORT_TRIES = 16
 _FULL = [("retry-after", "5")]
 
 
@@ -192,18 +191,7 @@ class SipServer:
     async def _listen(self) -> None:
         host, wanted = self.settings.host, self.settings.port
         try:
-            for left in reversed(range(PORT_TRIES)):
-                port = wanted
-                if "udp" in self.settings.transports:
-                    port = await self._sockets.listen_udp(host, port)
-                try:
-                    if "tcp" in self.settings.transports:
-                        await self._sockets.listen_stream(host, port)
-                    break
-                except OSError:
-                    if wanted or not left:
-                        raise
-                    self._sockets.close_udp()  # a free UDP port need not be a free TCP port
+            await self._sockets.listen(host, wanted, self.settings.transports)
             if "tls" in self.settings.transports:
                 await self._sockets.listen_stream(host, self.settings.tls_port, self._server_tls())
         except OSError as error:
@@ -238,6 +226,7 @@ class SipServer:
             secret=secrets.token_bytes(32),
             now_s=self._loop.time,
             random_hex=lambda: secrets.token_hex(8),
+            algorithms=self.settings.digest,
         )
 
     def _wake_at(self, at_s: float) -> None:

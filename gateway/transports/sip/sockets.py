@@ -11,7 +11,7 @@ import itertools
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Protocol
 
 import structlog
@@ -32,6 +32,7 @@ MAX_UNSENT_BYTES = 256 * 1024
 MAX_PER_SOURCE = 32
 """Connections of one address that has no call and needs a password, if any."""
 MAX_LOOKUPS = 64
+PORT_TRIES = 16
 PING = b"\r\n\r\n"
 
 
@@ -68,6 +69,20 @@ class Sockets:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    async def listen(self, host: str, port: int, transports: Collection[str]) -> None:
+        """For ``udp`` and ``tcp`` among those, at one port. Raises :class:`OSError`."""
+        for left in reversed(range(PORT_TRIES)):
+            at = await self.listen_udp(host, port) if "udp" in transports else port
+            try:
+                if "tcp" in transports:
+                    await self.listen_stream(host, at)
+            except OSError:
+                if port or not left:
+                    raise
+                self._close_udp()  # of a port that was picked, the same for TCP need not be free
+            else:
+                return
+
     async def listen_udp(self, host: str, port: int) -> int:
         """Raises :class:`OSError`."""
         loop = asyncio.get_running_loop()
@@ -89,8 +104,7 @@ class Sockets:
         self.ports[name] = bound
         return bound
 
-    def close_udp(self) -> None:
-        """Give its port back, to try another."""
+    def _close_udp(self) -> None:
         if self._udp is not None:
             self._udp.close()
             self._udp = None
@@ -121,7 +135,7 @@ class Sockets:
         if self._udp is None:
             self._above.count("sip_no_udp")
         elif _is_address(peer.host):
-            self._udp.sendto(data, (peer.host, peer.port))
+            self._send_datagram(data, peer.host, peer.port)
         elif len(self._tasks) >= MAX_LOOKUPS:
             self._above.count("sip_lookups_full")  # it is repeated
         else:
@@ -133,8 +147,18 @@ class Sockets:
         except OSError:
             self._above.count("sip_lookup_failed")
             return
-        if self._udp is not None and not self._udp.is_closing():
-            self._udp.sendto(data, (address, peer.port))
+        self._send_datagram(data, address, peer.port)
+
+    def _send_datagram(self, data: bytes, host: str, port: int) -> None:
+        """What a peer says of itself may be an address that this socket cannot reach at all."""
+        if self._udp is None or self._udp.is_closing():
+            return
+        if self._family == socket.AF_INET6 and ":" not in host:
+            host = f"::ffff:{host}"
+        try:
+            self._udp.sendto(data, (host, port))
+        except (OSError, ValueError):
+            self._above.count("sip_socket_errors")
 
     @property
     def _family(self) -> int:

@@ -67,8 +67,6 @@ class ServerTransaction:
         self.peer = peer
         """Where the answers go."""
         self.state = State.TRYING if request.method != "INVITE" else State.PROCEEDING
-        self.on_unacknowledged: Callable[[], None] = _nothing
-        """Timer H: no ACK came for a failure. The dialog, if there is one, goes on."""
         self._layer = layer
         self._key = key
         self._timed = NamedTimers(layer.timers)
@@ -103,7 +101,7 @@ class ServerTransaction:
                 self._timed.start("L", TIMEOUT_S, self.end)
         else:
             self.state = State.COMPLETED
-            self._timed.start("H", TIMEOUT_S, self._never_acknowledged)
+            self._timed.start("H", TIMEOUT_S, self.end)
             if not self.peer.reliable:
                 self._timed.start("G", self._interval_s, self._repeat)
 
@@ -135,10 +133,6 @@ class ServerTransaction:
         self._layer.send(self._last, self.peer)
         self._interval_s = min(2 * self._interval_s, T2_S)
         self._timed.start("G", self._interval_s, self._repeat)
-
-    def _never_acknowledged(self) -> None:
-        self.end()
-        self.on_unacknowledged()
 
 
 class ClientTransaction:
@@ -330,6 +324,3 @@ def _server_key(request: Request, method: str) -> Hashable:
         return via.branch, via.sent_by, method
     # A peer of before RFC 3261, whose branches may repeat.
     return request.call_id, request.cseq[0], request.from_.tag, via.sent_by, via.branch, method
-
-
-def _nothing() -> None: ...

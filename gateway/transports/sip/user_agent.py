@@ -40,7 +40,7 @@ EXTENSIONS = frozenset({"timer", "100rel"})
 _KNOWN_METHODS = frozenset({"REGISTER", "SUBSCRIBE", "MESSAGE", "PUBLISH", "REFER", "NOTIFY"})
 _IN_DIALOG = frozenset({"BYE", "INFO", "UPDATE", "PRACK", "NOTIFY", "REFER"})
 
-Verdict = Literal["allow", "challenge", "stale", "forbid", "drop"]
+Verdict = Literal["allow", "challenge", "stale", "drop"]
 
 
 class Application(Protocol):
@@ -275,9 +275,6 @@ class UserAgent:
             case "challenge" | "stale":
                 headers = self._app.challenges(verdict == "stale")
                 self._reply(request, source, 401, headers)
-                return
-            case "forbid":
-                self._reply(request, source, 403)
                 return
         refusal = self._refusal(request)
         if refusal is not None:

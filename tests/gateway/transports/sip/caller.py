@@ -97,7 +97,7 @@ class Placed:
 
 @dataclass
 class Caller:
-    """``on_invite`` answers calls that come in; ``hears`` sees requests outside of calls first (a registrar)."""
+    """``on_invite`` answers calls that come in."""
 
     host: str = HOST
     transport: TransportName = "udp"

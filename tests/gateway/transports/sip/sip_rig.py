@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.transports.sip.asking import Outcome
 from gateway.transports.sip.digest import Credentials
 from gateway.transports.sip.incoming import IncomingSession
 from gateway.transports.sip.message import Request, Response, parse
@@ -282,7 +281,3 @@ def only_response(said: list[Request | Response]) -> Response:
 
 def statuses(said: list[Request | Response]) -> list[int | str]:
     return [message.status if isinstance(message, Response) else message.method for message in said]
-
-
-def keep(outcomes: list[Outcome]) -> Callable[[Outcome], None]:
-    return outcomes.append

@@ -221,3 +221,10 @@ def test_a_request_in_a_call_that_is_not_answered_yet_is_of_no_call() -> None:
         "CSeq: 1 BYE",
     ]
     assert statuses(placed.phone.say(*lines)) == [481]
+
+
+def test_too_many_transactions_to_answer_a_challenge() -> None:
+    placed = Placed(Credentials("us", "secret"))
+    placed.phone.agent.ua.transactions._limit = 0
+    placed.reply("401 Unauthorized", 'WWW-Authenticate: Digest realm="r", nonce="n", qop="auth"')
+    assert placed.ear.told == ["failed: 401", "closed"]

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+import uvloop
 
 from gateway.transports.sip import sockets as module
 from gateway.transports.sip.sockets import Sockets, resolve
@@ -46,7 +47,7 @@ class Above:
 async def opened(max_connections: int = 100) -> AsyncIterator[tuple[Sockets, Above]]:
     above = Above()
     sockets = Sockets(above, max_connections=max_connections, tls_client=None)
-    await sockets.listen_stream(HOST, await sockets.listen_udp(HOST, 0))
+    await sockets.listen(HOST, 0, ("udp", "tcp"))
     try:
         yield sockets, above
     finally:
@@ -215,3 +216,50 @@ async def test_a_name_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
     with pytest.raises(OSError, match="in time"):
         await resolve("slow.example", 5060)
+
+
+@pytest.mark.parametrize("host", ["::1", "255.255.255.255"])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_address_that_the_socket_cannot_reach_is_counted(host: str, loop: str) -> None:
+    async def send() -> list[str]:
+        async with opened() as (sockets, above):
+            sockets.send(MESSAGE, Peer("udp", host, 5060))
+            await eventually(lambda: above.counted)
+            sockets.send(MESSAGE, Peer("udp", HOST, sockets.ports["udp"]))
+            await eventually(lambda: above.received)
+            return above.counted
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        assert runner.run(send()) == ["sip_socket_errors"]
+
+
+async def test_an_ipv6_socket_reaches_both_kinds() -> None:
+    above = Above()
+    sockets = Sockets(above, max_connections=1, tls_client=None)
+    try:
+        port = await sockets.listen_udp("::", 0)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    for host in (HOST, "::1"):
+        sockets.send(MESSAGE, Peer("udp", host, port))
+    await eventually(lambda: len(above.received) == 2)
+    await sockets.close()
+
+
+async def test_a_port_that_is_free_for_one_of_both_only_is_not_taken() -> None:
+    above = Above()
+    sockets = Sockets(above, max_connections=1, tls_client=None)
+    tries: list[int] = []
+    listen = sockets.listen_stream
+
+    async def taken_twice(host: str, port: int, tls: object = None) -> int:
+        tries.append(port)
+        if len(tries) < 3:
+            raise OSError("taken")
+        return await listen(host, port)
+
+    sockets.listen_stream = taken_twice  # type: ignore[method-assign]
+    await sockets.listen(HOST, 0, ("udp", "tcp"))
+    assert len(tries) == 3
+    assert sockets.ports["udp"] == sockets.ports["tcp"] == tries[-1]
+    await sockets.close()

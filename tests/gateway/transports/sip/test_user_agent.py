@@ -79,7 +79,7 @@ def test_the_same_refusal_is_given_again(phone: Phone) -> None:
 
 
 def test_judged_before_anything_is_done(phone: Phone) -> None:
-    for verdict, expected in (("drop", []), ("forbid", [403]), ("challenge", [401]), ("stale", [401])):
+    for verdict, expected in (("drop", []), ("challenge", [401]), ("stale", [401])):
         phone.agent.verdict = verdict  # type: ignore[assignment]
         said = phone.say(*request("INVITE", SDP), body="offer 1")
         assert statuses(said) == expected
