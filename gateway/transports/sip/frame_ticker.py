@@ -22,11 +22,10 @@ Tick = Callable[[int, float], None]
 
 
 class FrameTicker:
-    """Ticks while somebody listens."""
+    """Ticks while somebody listens. Keeps no loop: it is always the running one."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._slots = [_Slot(loop, loop.time() + at * FRAME_S / SLOTS) for at in range(SLOTS)]
+    def __init__(self, now_s: float) -> None:
+        self._slots = [_Slot(now_s + at * FRAME_S / SLOTS) for at in range(SLOTS)]
 
     def join(self, tick: Tick) -> Callable[[], None]:
         """``tick`` is called every 20 ms, on time or not at all, until the returned function is. It must not raise:
@@ -36,8 +35,7 @@ class FrameTicker:
 
 
 class _Slot:
-    def __init__(self, loop: asyncio.AbstractEventLoop, began_s: float) -> None:
-        self._loop = loop
+    def __init__(self, began_s: float) -> None:
         self._began_s = began_s
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -60,13 +58,14 @@ class _Slot:
 
     def _wait(self) -> None:
         """For the next frame whose time is not over."""
-        due = int((self._loop.time() - self._began_s) / FRAME_S + 1e-6) + 1
+        loop = asyncio.get_running_loop()
+        due = int((loop.time() - self._began_s) / FRAME_S + 1e-6) + 1
         self._number = max(due, self._number + 1)
-        self._timer = self._loop.call_at(self._began_s + self._number * FRAME_S, self._on_time)
+        self._timer = loop.call_at(self._began_s + self._number * FRAME_S, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        now_s, number = self._loop.time(), self._number
+        now_s, number = asyncio.get_running_loop().time(), self._number
         late = int((now_s - self._began_s) / FRAME_S + 1e-6)
         if late > number:
             number = self._number = late
@@ -87,5 +86,5 @@ def ticker_of(loop: asyncio.AbstractEventLoop) -> FrameTicker:
     """The one of this loop: its calls share it."""
     ticker = _TICKERS.get(loop)
     if ticker is None:
-        ticker = _TICKERS[loop] = FrameTicker(loop)
+        ticker = _TICKERS[loop] = FrameTicker(loop.time())
     return ticker

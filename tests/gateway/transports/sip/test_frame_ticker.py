@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import weakref
 from collections.abc import Callable
 
 import pytest
 
 from gateway.transports.sip.frame_ticker import FRAME_S, SLOTS, FrameTicker, ticker_of
-from tests.virtual_time import VirtualLoop, virtual
+from tests.virtual_time import VirtualLoop, run_virtual, virtual
 
 
 class Frames:
@@ -22,7 +24,7 @@ class Frames:
 
 @virtual
 async def test_frames_are_20_ms_apart_for_as_long_as_one_listens() -> None:
-    ticker, frames = FrameTicker(asyncio.get_running_loop()), Frames()
+    ticker, frames = FrameTicker(asyncio.get_running_loop().time()), Frames()
     await asyncio.sleep(1.234)
     leave = ticker.join(frames)
     await asyncio.sleep(600.0)
@@ -54,7 +56,7 @@ async def test_calls_are_spread_over_the_slots() -> None:
 async def test_what_a_stalled_loop_missed_is_skipped() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    ticker, frames = FrameTicker(loop), Frames()
+    ticker, frames = FrameTicker(loop.time()), Frames()
     leave = ticker.join(frames)
     await asyncio.sleep(0.1)
     before = len(frames.times)
@@ -70,7 +72,7 @@ async def test_what_a_stalled_loop_missed_is_skipped() -> None:
 @virtual
 async def test_one_that_raises_is_left_out_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     loop = asyncio.get_running_loop()
-    ticker = FrameTicker(loop)
+    ticker = FrameTicker(loop.time())
     calls = [Frames() for _ in range(SLOTS + 1)]
 
     def broken(number: int, now_s: float) -> None:
@@ -87,7 +89,7 @@ async def test_one_that_raises_is_left_out_and_the_others_go_on(capsys: pytest.C
 
 @virtual
 async def test_who_joins_and_leaves_within_a_frame_neither_stops_nor_doubles_the_clock() -> None:
-    ticker = FrameTicker(asyncio.get_running_loop())
+    ticker = FrameTicker(asyncio.get_running_loop().time())
     slot = ticker._slots[0]
     later = Frames()
     leave: list[Callable[[], None]] = []
@@ -101,3 +103,16 @@ async def test_who_joins_and_leaves_within_a_frame_neither_stops_nor_doubles_the
     leave[1]()
     assert 48 <= len(later.times) <= 50
     assert slot._timer is None
+
+
+def test_a_loop_that_is_over_is_not_kept() -> None:
+    async def frames() -> weakref.ref[asyncio.AbstractEventLoop]:
+        loop = asyncio.get_running_loop()
+        leave = ticker_of(loop).join(Frames())
+        await asyncio.sleep(0.1)
+        leave()
+        return weakref.ref(loop)
+
+    gone = run_virtual(frames())
+    gc.collect()
+    assert gone() is None
