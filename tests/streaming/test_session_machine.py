@@ -153,6 +153,10 @@ class SessionMachine(RuleBasedStateMachine):
                 self.timer = effect.at
             case fx.CancelTimer():
                 self.timer = None
+            case fx.HoldCaller(on=False):
+                assert effect not in self.done, "a side effect happens once"
+                assert fx.HoldCaller(effect.tool_call, on=True) in self.done, "nobody else is taken back"
+                self.done.append(effect)
             case fx.Transfer() | fx.SendDtmf() | fx.HoldCaller():
                 assert effect not in self.done, "a side effect happens once"
                 assert self.live is None, "its words were heard before"
