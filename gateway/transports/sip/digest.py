@@ -100,21 +100,23 @@ class DigestGate:
             for algorithm in self._algorithms
         ]
 
-    def check(self, values: Iterable[str], method: str, uri: str) -> Verdict:
-        """Judge the Authorization headers of a request: those of other realms are none."""
+    def check(self, values: Iterable[str], method: str) -> Verdict:
+        """Judge the Authorization headers of a request: those of other realms are none. The address in them is the
+        caller's own affair: proxies change the request's on its way, and some phones leave its user out (RFC 3261,
+        22.4)."""
         for value in values:
             try:
                 given = parse_digest(value)
             except BadSyntax:
                 continue
             if given.get("realm") == self._realm:
-                return self._judge(given, method, uri)
+                return self._judge(given, method)
         return "none"
 
-    def _judge(self, given: Mapping[str, str], method: str, uri: str) -> Verdict:
-        nonce, nc = given.get("nonce", ""), given.get("nc", "")
+    def _judge(self, given: Mapping[str, str], method: str) -> Verdict:
+        nonce, nc, uri = given.get("nonce", ""), given.get("nc", ""), given.get("uri", "")
         algorithm = given.get("algorithm", "MD5")
-        if algorithm.upper() not in self._algorithms or given.get("qop") != "auth" or given.get("uri") != uri:
+        if algorithm.upper() not in self._algorithms or given.get("qop") != "auth" or not uri:
             return "wrong"
         if not re.fullmatch(r"[0-9a-fA-F]{8}", nc) or not given.get("cnonce"):
             return "wrong"

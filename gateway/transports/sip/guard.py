@@ -100,7 +100,7 @@ class SourceGuard:
             return "allow"  # answered without a state: OPTIONS, or a refusal
         if self._failures.wait_s(source.host) > 0:
             return "drop"
-        verdict = self._digest.check(request.headers.all("authorization"), request.method, request.uri)
+        verdict = self._digest.check(request.headers.all("authorization"), request.method)
         match verdict:
             case "ok":
                 return "allow"

@@ -33,13 +33,13 @@ class Gate:
     def challenge(self, algorithm: str = "SHA-256") -> str:
         return next(value for _, value in self.gate.challenges() if algorithm in value)
 
-    def answer(self, who: Credentials = ALICE, challenge: str = "", method: str = "INVITE") -> str:
-        said = answer_challenge([challenge or self.challenge()], who, method, URI, cnonce="c")
+    def answer(self, who: Credentials = ALICE, challenge: str = "", method: str = "INVITE", uri: str = URI) -> str:
+        said = answer_challenge([challenge or self.challenge()], who, method, uri, cnonce="c")
         assert said is not None
         return said
 
-    def check(self, *values: str, method: str = "INVITE", uri: str = URI) -> str:
-        return self.gate.check(values, method, uri)
+    def check(self, *values: str) -> str:
+        return self.gate.check(values, "INVITE")
 
 
 @pytest.fixture
@@ -69,6 +69,22 @@ def test_the_better_algorithm_is_offered_first_and_taken(gate: Gate) -> None:
     said = answer_challenge(challenges[::-1], ALICE, "INVITE", URI, cnonce="c")
     assert said is not None
     assert "algorithm=SHA-256" in said
+
+
+def test_an_algorithm_that_is_not_offered_is_not_taken(gate: Gate) -> None:
+    said = gate.answer()
+    gate.gate = DigestGate(
+        {"alice": "secret"}, "offhook", secret=b"k", now_s=lambda: 100.0, random_hex=lambda: "a", algorithms=["md5"]
+    )
+    (only,) = (value for _, value in gate.gate.challenges())
+    assert "algorithm=MD5" in only
+    assert gate.check(said) == "wrong"
+    assert gate.check(gate.answer(challenge=only)) == "ok"
+
+
+@pytest.mark.parametrize("uri", ["sip:192.0.2.1:5060", "sip:+15551234567@pbx.example"])
+def test_the_address_need_not_be_the_requests(gate: Gate, uri: str) -> None:
+    assert gate.check(gate.answer(uri=uri)) == "ok"
 
 
 def test_a_replay_is_stale(gate: Gate) -> None:
@@ -104,6 +120,7 @@ def test_the_wrong_password_or_nobody(gate: Gate, who: Credentials) -> None:
         ('cnonce="c"', 'cnonce=""'),
         ("algorithm=SHA-256", "algorithm=SHA-512-256"),
         (URI, "sip:other@192.0.2.1"),
+        (URI, ""),
         ('response="', 'response="\u20ac'),
     ],
 )
