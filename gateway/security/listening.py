@@ -29,6 +29,7 @@ def check_listening(settings: Settings) -> None:
         if path is not None and not path.is_file():
             raise ConfigurationError("tls_unreadable", f"{name}: there is no file {path}")
     _check_keys(settings)
+    _check_sip(settings)
     if settings.outbound.enabled:
         _check_outbound(settings)
     if is_loopback(settings.host):
@@ -55,6 +56,18 @@ def _check_outbound(settings: Settings) -> None:
     if name and name not in settings.sip.trunks:
         known = ", ".join(sorted(settings.sip.trunks)) or "none"
         raise ConfigurationError("unknown_trunk", f"outbound.trunk: there is no sip.trunks.{name}; there are: {known}")
+
+
+def _check_sip(settings: Settings) -> None:
+    sip = settings.sip
+    if not (sip.enabled and "tls" in sip.transports):
+        return
+    files = {"sip.tls_cert": sip.tls_cert or settings.tls_cert, "sip.tls_key": sip.tls_key or settings.tls_key}
+    for name, path in files.items():
+        if path is None:
+            raise ConfigurationError("tls_incomplete", f"{name}: sip.transports names tls, which needs a certificate")
+        if not path.is_file():
+            raise ConfigurationError("tls_unreadable", f"{name}: there is no file {path}")
 
 
 def _check_keys(settings: Settings) -> None:

@@ -69,3 +69,15 @@ def test_keys_that_open_nothing_or_too_much_are_refused() -> None:
     assert refusal(key=KEY, page_key=KEY) == "keys_equal"
     assert refusal(key=KEY, page_key=SecretStr("p"), console_key=SecretStr("p")) == "keys_equal"
     assert refusal(key=SecretStr("ek_1")) == "key_reserved"
+
+
+def test_sip_over_tls_has_a_certificate_of_its_own_or_the_gateway_s(tmp_path: Path) -> None:
+    pem = tmp_path / "some.pem"
+    pem.touch()
+    tls = ("udp", "tls")
+    assert refusal(sip={"transports": tls}) is None
+    assert refusal(sip={"enabled": True}) is None
+    assert refusal(sip={"enabled": True, "transports": tls}) == "tls_incomplete"
+    assert refusal(sip={"enabled": True, "transports": tls}, tls_cert=pem, tls_key=pem) is None
+    own = {"enabled": True, "transports": tls, "tls_cert": pem, "tls_key": tmp_path / "none.pem"}
+    assert refusal(sip=own) == "tls_unreadable"
