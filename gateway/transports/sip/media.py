@@ -244,16 +244,17 @@ class RtpMedia:
     def on_rtp(self, data: bytes, source: Source) -> None:
         """One datagram as it comes."""
         try:
-            if self._may_come():
+            if is_rtcp(data) and self._path.mux:
+                self._read_report(data, source)
+            elif self._stream.ready and self._path.admits_rtp(source) and self._has_budget():
                 self._take(data, source)
+            else:
+                self._refused += 1
         except Exception:  # noqa: BLE001 (a defect ends this call, and no other)
             self._break_down()
 
     def _take(self, data: bytes, source: Source) -> None:
-        if is_rtcp(data) and self._path.mux:
-            self._read_report(data, source)
-            return
-        packet = self._path.open_rtp(data, source)
+        packet = self._path.open_rtp(data)
         if packet is None:
             return
         now_s = self._clock()
@@ -272,20 +273,20 @@ class RtpMedia:
     def on_rtcp(self, data: bytes, source: Source) -> None:
         """One datagram as it comes."""
         try:
-            if self._may_come():
-                self._read_report(data, source)
+            self._read_report(data, source)
         except Exception:  # noqa: BLE001 (a defect ends this call, and no other)
             self._break_down()
 
-    def _may_come(self) -> bool:
-        if self._over or self._budget <= 0 or not self._stream.ready:
-            self._refused += 1
-            return False
+    def _has_budget(self) -> bool:
+        """Spends it. Strangers have none to spend: they cannot starve the caller."""
         self._budget -= 1
-        return True
+        return self._budget >= 0 and not self._over
 
     def _read_report(self, data: bytes, source: Source) -> None:
-        packet = self._path.open_rtcp(data, source)
+        if not (self._stream.ready and self._path.admits_rtcp(source) and self._has_budget()):
+            self._refused += 1
+            return
+        packet = self._path.open_rtcp(data)
         if packet is None:
             return
         assert self._reports is not None
@@ -301,7 +302,7 @@ class RtpMedia:
 
     def _on_frame(self, number: int, now_s: float) -> None:
         try:
-            self._budget = min(MAX_BURST, self._budget + PACKETS_A_FRAME)
+            self._budget = min(MAX_BURST, max(self._budget, 0) + PACKETS_A_FRAME)
             if now_s >= self._due_s:
                 self._keep_house(now_s)
             if self._sends:

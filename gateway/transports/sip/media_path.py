@@ -30,8 +30,8 @@ class Wire(Protocol):
 
 
 class MediaPath:
-    """Packets are plain on this side. What is opened was let through: it came from where it may, with the right key;
-    :meth:`took` then says that it was good, too."""
+    """Packets are plain on this side. First it is asked whether a source is admitted, then its packet is opened, then
+    :meth:`took_rtp` says that it was good."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -39,7 +39,7 @@ class MediaPath:
         self._secure: SecureMedia | None = None
         self._latch, self._rtcp_latch = Latch(), Latch()
         self.refused = 0
-        """Datagrams of strangers, and forged ones."""
+        """Packets that libsrtp did not take."""
 
     @property
     def secured(self) -> bool:
@@ -84,19 +84,20 @@ class MediaPath:
         if protected is not None:
             (self._wire.send_rtp if self.mux else self._wire.send_rtcp)(protected, to)
 
-    def open_rtp(self, data: bytes, source: Source) -> bytes | None:
-        if not self._latch.admits(source):
-            self.refused += 1
-            return None
-        return data if self._secure is None else self._through(self._secure.unprotect, data)
+    def admits_rtp(self, source: Source) -> bool:
+        """Whether what comes from there is to be looked at."""
+        return self._latch.admits(source)
 
-    def open_rtcp(self, data: bytes, source: Source) -> bytes | None:
+    def admits_rtcp(self, source: Source) -> bool:
         """From the media's own address, whatever the port."""
         media = self._latch.source
         latch = self._latch if self.mux else self._rtcp_latch
-        if not latch.admits(source) or (media is not None and source[0] != media[0]):
-            self.refused += 1
-            return None
+        return latch.admits(source) and (media is None or source[0] == media[0])
+
+    def open_rtp(self, data: bytes) -> bytes | None:
+        return data if self._secure is None else self._through(self._secure.unprotect, data)
+
+    def open_rtcp(self, data: bytes) -> bytes | None:
         return data if self._secure is None else self._through(self._secure.unprotect_rtcp, data)
 
     def took_rtp(self, source: Source) -> None:

@@ -42,6 +42,22 @@ async def test_a_stranger_is_not_heard_and_hears_nothing() -> None:
 
 
 @virtual
+async def test_a_flood_of_strangers_starves_nobody() -> None:
+    us, them = two()
+    agree(us, them)
+    await asyncio.sleep(0.1)
+    heard = us.media.quality().frames_in
+    for _ in range(50):
+        for n in range(200):
+            us.media.on_rtp(voice(n), STRANGER)
+            us.media.on_rtcp(bytes.fromhex("80c9000100000007"), STRANGER)
+        await asyncio.sleep(0.02)
+    assert us.media.quality().frames_in - heard == pytest.approx(50, abs=1)
+    assert us.media.refused == 20_000
+    await hang_up(us, them)
+
+
+@virtual
 async def test_a_stranger_who_is_faster_than_the_caller_holds_the_place_for_a_moment_only() -> None:
     us, them = two()
     them_offer = them.media.offer()
