@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -44,7 +44,7 @@ from gateway.media_settings import MediaSettings
 from gateway.outbound_settings import OutboundSettings
 from gateway.phone_settings import PhoneSettings
 from gateway.security.origins import parse_origin
-from gateway.sip_settings import SipSettings
+from gateway.sip_settings import SipSettings, TrunkSettings
 from streaming.config import Eagerness
 
 DEFAULT_FILE = Path("offhook.toml")
@@ -293,12 +293,22 @@ def _explain(detail: dict[str, Any], sources: list[_Source]) -> str:
     if detail["type"] != "extra_forbidden":
         message = str(detail["msg"]).removeprefix("Value error, ")
         return f"{said}: {message[:1].lower()}{message[1:]}"
-    tables: dict[str, type[BaseModel]] = {**_TABLES, "agents": AgentSettings}
-    table = tables.get(str(path[0]), Settings)
-    known = sorted(table.model_fields)
+    known = sorted(field.alias or name for name, field in _table_of(path).model_fields.items())
     near = difflib.get_close_matches(str(path[-1]), known, n=1)
     hint = f"did you mean {dotted((*path[:-1], near[0]))}?" if near else f"known keys: {', '.join(known)}"
     return f"{said}: unknown key; {hint}"
+
+
+def _table_of(path: tuple[str | int, ...]) -> type[BaseModel]:
+    """The model that the last key of a path is looked for in."""
+    found: Any = Settings
+    for part in path[:-1]:
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            field = found.model_fields.get(str(part))
+            found = field.annotation if field is not None else None
+        else:
+            found = next(iter(get_args(found)[1:]), None)  # dict[str, Table], at the table's name
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else Settings
 
 
 def describe(settings: Settings) -> Iterator[str]:
@@ -307,7 +317,7 @@ def describe(settings: Settings) -> Iterator[str]:
     for name in _TABLES:
         yield ""
         yield f"[{name}]"
-        yield from _described(getattr(settings, name).model_dump(mode="json"))
+        yield from _described(getattr(settings, name).model_dump(mode="json", by_alias=True))
     for agent, said in settings.agents.items():
         yield ""
         yield f"[agents.{_toml_key(agent)}]"
@@ -329,21 +339,25 @@ def _toml(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, dict):
-        return (
-            f"{{ {', '.join(f'{_toml_key(key)} = {_toml(item)}' for key, item in value.items())} }}" if value else "{}"
-        )
+        pairs = [f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items() if item is not None]
+        return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
     return json.dumps(value, ensure_ascii=False)
 
 
 def documented() -> Iterator[tuple[str, str, str]]:
     """(key, default, meaning) of every setting: the table in docs/operations.md."""
     tables = [(table, f"{name}.") for name, table in _TABLES.items()]
-    models: list[tuple[type[BaseModel], str]] = [(Settings, ""), *tables, (AgentSettings, "agents.NAME.")]
+    models: list[tuple[type[BaseModel], str]] = [
+        (Settings, ""),
+        *tables,
+        (TrunkSettings, "sip.trunks.NAME."),
+        (AgentSettings, "agents.NAME."),
+    ]
     for model, prefix in models:
         for name, field in model.model_fields.items():
             if name != "agents" and name not in _TABLES:
                 default = field.get_default(call_default_factory=True)
-                yield prefix + name, _default_text(default), field.description or ""
+                yield prefix + (field.alias or name), _default_text(default), field.description or ""
 
 
 def _default_text(value: object) -> str:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from gateway.settings import ConfigurationError, describe, load_settings
 from gateway.sip_settings import SipSettings, TrunkSettings
 
 
@@ -78,3 +81,16 @@ def test_a_trunk_s_server(server: str, transport: Any, host_port: tuple[str, int
     assert trunk.our_domain == domain
     other = TrunkSettings.model_validate({"server": server, "user": "x", "domain": "voice.example"})
     assert other.our_domain == "voice.example"
+
+
+def test_a_misspelt_key_of_a_trunk_is_told_and_a_trunk_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "offhook.toml"
+    file.write_text('[sip.trunks.main]\nsever = "x"\nuser = "u"\n')
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(file=file, environ={})
+    assert any("did you mean sip.trunks.main.server?" in problem for problem in caught.value.problems)
+    file.write_text('[sip.trunks.main]\nserver = "x"\nuser = "u"\nregister = false\npassword = "hidden"\n')
+    shown = "\n".join(describe(load_settings(file=file, environ={})))
+    assert "register = false" in shown
+    assert "hidden" not in shown
+    assert tomllib.loads(shown)["sip"]["trunks"]["main"]["server"] == "x"
