@@ -26,6 +26,7 @@ _URI = re.compile(r"(?P<scheme>sips?):(?:(?P<user>[^@]*)@)?(?P<hostport>[^;?]+)(
 _HOSTPORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(?::(?P<port>[0-9]{1,5}))?")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _USER = re.compile(r"[A-Za-z0-9_.!~*'()&=+$,/#-]{1,64}")
+_PUNCTUATION = re.compile(r"[^A-Za-z0-9]")
 _PLAIN_USER = re.compile(r"[^A-Za-z0-9_.!~*'()&=+$,/-]")
 
 
@@ -62,6 +63,11 @@ class Destination:
 def redacted_number(number: str) -> str:
     """``+15551234567`` as ``+155…67``."""
     return f"{number[:4]}…{number[-2:]}" if len(number) >= 9 else "…"
+
+
+def keys_of(user: str) -> str:
+    """Its letters and digits: an exchange may take ``9,1-555…`` and ``*72…`` for keys that were pressed."""
+    return _PUNCTUATION.sub("", user)
 
 
 def _veiled(user: str) -> str:
@@ -108,9 +114,9 @@ def _sip(text: str, longest_extension: int) -> Destination:
     user = _user(found["user"] or "")
     host, port = host_and_port(found["hostport"])
     parameters = _parameters(found["parameters"])
-    digits = user.translate(_SEPARATORS).removeprefix("+")
+    keys = keys_of(user)
     number = ""
-    if user.startswith("+") or (digits.isdecimal() and len(digits) > longest_extension):
+    if user.startswith("+") or (keys.isdecimal() and len(keys) > longest_extension):
         user = number = _number(user)
     written = _PLAIN_USER.sub(lambda odd: f"%{ord(odd[0]):02X}", user)
     where = f"{host}:{port}" if port is not None else host

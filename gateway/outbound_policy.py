@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.outbound_address import Destination
+from gateway.outbound_address import Destination, keys_of
 from gateway.outbound_settings import OutboundSettings, parse_pattern
 
 HOUR_S = 3_600.0
@@ -89,7 +89,7 @@ class OutboundPolicy:
         """The rules alone. Raises :class:`NotAllowed`."""
         if any(entry.names_number(destination) or entry.names_host(destination) for entry in self._deny):
             raise NotAllowed("destination_denied", "this destination is forbidden by outbound.deny")
-        if destination.user in EMERGENCY:
+        if keys_of(destination.user) in EMERGENCY:
             raise NotAllowed("emergency_number", "an agent does not call emergency services")
         if destination.host and not any(entry.names_host(destination) for entry in self._allow):
             raise NotAllowed("destination_not_allowed", "this host (with its port) is not in outbound.allow")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from gateway.outbound_client import Dialling, gateway_client
 from gateway.settings import Settings
 from gateway.transports.sip.server import SipServer
 from tests.e2e.outbound_peers import baresip, bye, free_port, loudness, pause, recv, remember_parties, send, sipp
@@ -100,6 +102,22 @@ async def test_the_other_side_hangs_up(tmp_path: Path) -> None:
     async with sipp(tmp_path, *steps) as port, rig(f"127.0.0.1:{port}") as here:
         call_id = await here.dial(f"sip:bob@127.0.0.1:{port}")
         assert (await here.reaches(call_id, "ended"))["cause"] == "caller_hung_up"
+
+
+async def test_the_command_line_tells_of_it(tmp_path: Path) -> None:
+    steps = (remember_parties(), *ANSWERS[1:-2], pause(700), *ANSWERS[-2:], pause(200), bye())
+    said: list[str] = []
+    async with sipp(tmp_path, *steps) as port, rig(f"127.0.0.1:{port}") as here:
+
+        def dial() -> dict[str, Any]:
+            with gateway_client(here.here.url, "sesame") as client:
+                dialling = Dialling(client, said.append)
+                return dialling.watch(dialling.place({"to": f"sip:bob@127.0.0.1:{port}"}))
+
+        call = await asyncio.to_thread(dial)
+    assert said[:2] == [f"dialling ({call['id']})", "ringing"]
+    assert said[-1] == "ended: the other side hung up"
+    assert call["answered_ms"] is not None
 
 
 async def test_it_is_cancelled_while_it_rings(tmp_path: Path) -> None:

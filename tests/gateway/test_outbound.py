@@ -349,5 +349,8 @@ async def test_the_audit_log_says_what_was_done_and_no_number_in_clear() -> None
         assert (placed["destination"], placed["shown_as"], placed["source"]) == ("+155…67", "+155…11", "127.0.0.1")
         assert (ended["cause"], ended["answered"]) == ("caller_hung_up", True)
         assert events["a call is not placed"]["code"] == "premium_rate"
+        metrics = (await here.client.get("/metrics")).text
+        assert 'offhook_calls_refused_total{reason="premium_rate"} 1.0' in metrics
+        assert 'offhook_events_total{name="outbound_placed"} 1.0' in metrics
         assert "5551234" not in str(logs)
         assert "5550001111" not in str(logs)

@@ -18,6 +18,7 @@ from gateway.outbound_address import MAX_CHARS, BadDestination, parse_destinatio
         ("sips:alice@pbx.example.com;transport=TCP", "sips:alice@pbx.example.com;transport=tcp", ""),
         (" sip:al%69ce@pbx.example.com ", "sip:alice@pbx.example.com", ""),
         ("sip:a%23b@pbx.example.com", "sip:a%23b@pbx.example.com", ""),
+        ("sip:*97@pbx.example.com", "sip:*97@pbx.example.com", ""),
         ("sip:+1-555-123-4567@pbx.example.com;user=phone", "sip:+15551234567@pbx.example.com", "+15551234567"),
         ("+1 (555) 123-4567", "sip:+15551234567@trunk.example.com:5080", "+15551234567"),
         ("tel:+44-20-7946-0000", "sip:+442079460000@trunk.example.com:5080", "+442079460000"),
@@ -72,6 +73,10 @@ def test_what_is_dialled_is_written_anew(text: str, uri: str, number: str) -> No
         ("sip:9011442079460000@pbx.example.com", "not_e164"),
         ("sip:%30%30441234567@pbx.example.com", "not_e164"),
         ("sip:+911@pbx.example.com", "not_e164"),
+        ("sip:*72*15551234567@pbx.example.com", "not_e164"),
+        ("sip:9,15551234567@pbx.example.com", "not_e164"),
+        ("sip:9+15551234567@pbx.example.com", "not_e164"),
+        ("sip:*720015551234567%23@pbx.example.com", "not_e164"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(text: str, code: str) -> None:

@@ -52,6 +52,8 @@ def refused(what: OutboundPolicy, text: str) -> NotAllowed:
         (("+4", "+44"), (), "+449012345678", "premium_rate"),
         (("pbx",), (), "sip:911@pbx", "emergency_number"),
         (("pbx",), (), "sip:%39%31%31@pbx", "emergency_number"),
+        (("pbx",), (), "sip:9-1-1@pbx", "emergency_number"),
+        (("pbx",), (), "sip:*911#@pbx", "emergency_number"),
     ],
 )
 def test_what_may_not_be_dialled(allow: tuple[str, ...], deny: tuple[str, ...], text: str, code: str) -> None:
