@@ -13,7 +13,7 @@ from gateway.carrier_settings import Token
 from gateway.engine_settings import comma_separated
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
-MAX_AGENTS = 1_000
+MAX_UUIDS = 1_000
 
 
 def _network(value: str) -> str:
@@ -24,7 +24,7 @@ def _network(value: str) -> str:
     return value
 
 
-def _agents(table: dict[str, str]) -> dict[str, str]:
+def _uuids(table: dict[str, str]) -> dict[str, str]:
     seen: dict[uuid.UUID, str] = {}
     for name, agent in table.items():
         try:
@@ -58,11 +58,11 @@ class AudioSocketSettings(BaseModel):
     allowed: Networks = Field(default=LOOPBACK, description="addresses or networks that may connect")
     calls: Literal["any", "known"] = Field(
         default="known",
-        description="known: UUIDs of audiosocket.agents, and those announced over HTTP (once each); any: every UUID",
+        description="known: UUIDs of audiosocket.uuids, and those announced over HTTP (once each); any: every UUID",
     )
-    agents: Annotated[dict[str, str], AfterValidator(_agents)] = Field(
+    uuids: Annotated[dict[str, str], AfterValidator(_uuids)] = Field(
         default_factory=dict,
-        max_length=MAX_AGENTS,
+        max_length=MAX_UUIDS,
         description='UUIDs that any number of calls may use, and who answers: {"40325ec2-…" = "sales"}',
     )
     transfers: bool = Field(

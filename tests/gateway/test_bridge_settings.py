@@ -19,9 +19,9 @@ ID = "40325ec2-5efd-4bd3-805f-53576e581d13"
         ({"allowed": ("10.0.0.1/8",)}, "is not an address or a network"),
         ({"allowed": ("pbx.example.com",)}, "is not an address or a network"),
         ({"allowed": ()}, "at least 1"),
-        ({"agents": {"nonsense": "sales"}}, "is not a UUID"),
-        ({"agents": {ID: " "}}, "has no agent"),
-        ({"agents": {ID: "a", ID.upper(): "b"}}, "are the same UUID"),
+        ({"uuids": {"nonsense": "sales"}}, "is not a UUID"),
+        ({"uuids": {ID: " "}}, "has no agent"),
+        ({"uuids": {ID: "a", ID.upper(): "b"}}, "are the same UUID"),
         ({"port": 70_000}, "less than or equal to 65535"),
         ({"enabled": True, "calls": "any", "allowed": ("10.0.0.0/8",)}, "for loopback only"),
         ({"calls": "some"}, "'any' or 'known'"),
@@ -60,9 +60,9 @@ def test_they_come_from_the_environment_too() -> None:
         "OFFHOOK_PRESET": "null",
         "OFFHOOK_AUDIOSOCKET__ENABLED": "true",
         "OFFHOOK_AUDIOSOCKET__ALLOWED": "10.0.0.0/8,127.0.0.1",
-        "OFFHOOK_AUDIOSOCKET__AGENTS": f'{{"{ID}": "sales"}}',
+        "OFFHOOK_AUDIOSOCKET__UUIDS": f'{{"{ID}": "sales"}}',
     }
     table = load_settings(environ=environ).audiosocket
-    assert (table.enabled, table.allowed, table.agents) == (True, ("10.0.0.0/8", "127.0.0.1"), {ID: "sales"})
+    assert (table.enabled, table.allowed, table.uuids) == (True, ("10.0.0.0/8", "127.0.0.1"), {ID: "sales"})
     with pytest.raises(ConfigurationError, match="OFFHOOK_AUDIOSOCKET__ALLOWED"):
         load_settings(environ=environ | {"OFFHOOK_AUDIOSOCKET__ALLOWED": "everybody"})

@@ -20,5 +20,5 @@ class AsteriskDesk:
 
     @classmethod
     def of(cls, settings: AudioSocketSettings, now: Callable[[], float] = time.monotonic) -> AsteriskDesk:
-        agents = {uuid.UUID(call): agent for call, agent in settings.agents.items()}
+        agents = {uuid.UUID(call): agent for call, agent in settings.uuids.items()}
         return cls(ExpectedCalls(now, agents=agents, anyone=settings.calls == "any"), NextSteps(now))

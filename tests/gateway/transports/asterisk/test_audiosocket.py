@@ -213,7 +213,7 @@ async def test_an_announcement_that_is_too_old_opens_nothing(monkeypatch: pytest
 
 
 async def test_a_uuid_of_the_settings_is_its_agents() -> None:
-    here_settings = audiosocket(calls="known", agents={str(ID): "sales"})
+    here_settings = audiosocket(calls="known", uuids={str(ID): "sales"})
     async with served(settings=here_settings) as here:
         phone = await dial(here_settings.audiosocket.port, ID)
         await eventually(lambda: len(phone.loud()) > 10)
