@@ -1,4 +1,4 @@
-"""The ``[media]`` table: how a browser's audio reaches the gateway."""
+"""The ``[media]`` table: how audio reaches the gateway from browsers, and over SIP."""
 
 from __future__ import annotations
 
@@ -66,10 +66,11 @@ class MediaSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     advertised_ip: Address = Field(
-        default="", description="the address browsers reach, where NAT hides this machine's own; empty: its own"
+        default="",
+        description="the address that browsers and SIP peers reach, where NAT hides this machine's own; empty: its own",
     )
     port_range: PortRange = Field(
-        default="", description="UDP ports of WebRTC calls, such as 40000-40100; empty: any that is free"
+        default="", description="UDP ports of WebRTC and SIP calls, such as 40000-40100; empty: any that is free"
     )
     ice_servers: IceUrls = Field(
         default=(), description="stun: and turn: servers, for the gateway and for its page; none is asked unless named"

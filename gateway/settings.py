@@ -355,9 +355,10 @@ def documented() -> Iterator[tuple[str, str, str]]:
     ]
     for model, prefix in models:
         for name, field in model.model_fields.items():
-            if name != "agents" and name not in _TABLES:
+            if model is not Settings or (name != "agents" and name not in _TABLES):
                 default = field.get_default(call_default_factory=True)
-                yield prefix + (field.alias or name), _default_text(default), field.description or ""
+                text = "needed" if field.is_required() else _default_text(default)
+                yield prefix + (field.alias or name), text, field.description or ""
 
 
 def _default_text(value: object) -> str:
@@ -365,4 +366,6 @@ def _default_text(value: object) -> str:
         return "not set"
     if isinstance(value, Eagerness):
         return value.value
+    if isinstance(value, tuple):
+        return ", ".join(str(item) for item in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

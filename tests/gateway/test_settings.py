@@ -134,6 +134,15 @@ def test_every_setting_is_described_and_documented() -> None:
         assert f"| `{name}` | {default} | {meaning} |" in page
 
 
+def test_defaults_are_written_as_people_give_them() -> None:
+    defaults = {name: default for name, default, _ in documented()}
+    assert defaults["sip.transports"] == "udp, tcp"
+    assert defaults["sip.trunks.NAME.server"] == "needed"
+    assert defaults["audiosocket.uuids"] == "not set"
+    assert "agents" not in defaults
+    assert "sip" not in defaults
+
+
 def test_engines_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text('preset = "mac"\n[engines]\nllm = "openai-compatible, ctranslate2"\nllm_model = "from the file"\n')
