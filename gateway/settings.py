@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_core import PydanticUndefined
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -362,8 +363,12 @@ def documented() -> Iterator[tuple[str, str, str]]:
 
 
 def _default_text(value: object) -> str:
+    if value is PydanticUndefined:
+        return "must be given"
     if value is None or value in ("", (), {}):
         return "not set"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
     if isinstance(value, Eagerness):
         return value.value
     if isinstance(value, tuple):

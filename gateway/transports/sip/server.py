@@ -174,6 +174,9 @@ class SipServer:
     def trusts(self, host: str) -> bool:
         return self.settings.is_open_to_none or self.guard.is_allowed(host)
 
+    def keeps(self, host: str) -> bool:
+        return self.guard.is_allowed(host) or self._by_source[host] > 0
+
     def receive(self, data: bytes, source: Peer) -> None:
         try:
             self.ua.receive(data, source)

@@ -26,8 +26,8 @@ _log = structlog.get_logger(__name__)
 CONNECT_S = 5.0
 PARTIAL_S = 10.0
 """For the rest of a message that has begun, and for the first one of a connection."""
-IDLE_S = 900.0
-"""A connection without a word, not even a ping: longer than calls go without a session refresh."""
+IDLE_S = 180.0
+"""A stranger's connection without a word, not even a ping. One that a call may need stays."""
 MAX_UNSENT_BYTES = 256 * 1024
 MAX_PER_SOURCE = 32
 """Connections of one address that has no call and needs a password, if any."""
@@ -44,6 +44,9 @@ class Above(Protocol):
 
     def trusts(self, host: str) -> bool:
         """Whether the limit of connections for each source is not for this one."""
+
+    def keeps(self, host: str) -> bool:
+        """Whether its connections are worth keeping while they are idle."""
 
     def receive(self, data: bytes, source: Peer) -> None: ...
 
@@ -341,7 +344,13 @@ class _Connection(asyncio.Protocol):
                 return
             self._timer.cancel()
         self._expects_rest = within_s == PARTIAL_S
-        self._timer = asyncio.get_running_loop().call_later(within_s, self.abort)
+        self._timer = asyncio.get_running_loop().call_later(within_s, self._nothing_came)
+
+    def _nothing_came(self) -> None:
+        if not self._expects_rest and self._sockets.above.keeps(self.peer.host):
+            self._expect(IDLE_S)
+        else:
+            self.abort()
 
     _expects_rest = False
 

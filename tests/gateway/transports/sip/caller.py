@@ -192,6 +192,9 @@ class Caller:
     def trusts(self, host: str) -> bool:
         return True
 
+    def keeps(self, host: str) -> bool:
+        return True
+
     def receive(self, data: bytes, source: Peer) -> None:
         self.ua.receive(data, source)
 

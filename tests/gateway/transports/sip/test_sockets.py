@@ -33,6 +33,9 @@ class Above:
     def trusts(self, host: str) -> bool:
         return self.trusted
 
+    def keeps(self, host: str) -> bool:
+        return self.trusted
+
     def receive(self, data: bytes, source: Peer) -> None:
         self.received.append((data, source))
 
@@ -178,6 +181,20 @@ async def test_half_a_message_is_waited_for_and_then_cut(monkeypatch: pytest.Mon
         writer.write(MESSAGE[10:12])  # more of it does not buy more time
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
+        writer.close()
+
+
+async def test_an_idle_connection_is_cut_unless_a_call_may_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.05)
+    async with opened() as (sockets, above):
+        above.trusted = True
+        reader, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
+        writer.write(MESSAGE)
+        await eventually(lambda: above.received)
+        await asyncio.sleep(0.2)
+        assert sockets._connections
+        above.trusted = False
+        assert await reader.read() == b""
         writer.close()
 
 
