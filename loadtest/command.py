@@ -23,7 +23,7 @@ from loadtest.measure import Span, TurnTiming, measure_turns, voiced_spans
 from loadtest.placing import place_planned_call
 from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
 from loadtest.script import Patience, Turn, press
-from loadtest.sip.sdp import CODECS
+from loadtest.sip_call import check_phone
 from loadtest.voice import DEFAULT_VOICE, VoiceError, read_line, say_line
 from streaming.audio.opus import OpusUnavailable
 from streaming.audio.wav import encode_wav
@@ -92,6 +92,8 @@ async def place_call(options: CallOptions) -> CallReport:
         raise CallUsageError(f"cannot record to {options.record}: no such folder")
     try:
         address = call_address(options.url, options.agent)
+        if address.transport is Transport.SIP:
+            check_phone(options.phone)
         turns = await asyncio.to_thread(_turns, options, address.rate_hz)
     except (VoiceError, ValueError) as error:
         raise CallUsageError(str(error)) from error
@@ -101,8 +103,6 @@ async def place_call(options: CallOptions) -> CallReport:
         raise CallUsageError(
             "the Realtime protocol has no keys: --press goes with sip:, twilio+ws:// or audiosocket://"
         )
-    if options.phone.codec not in (None, *CODECS):
-        raise CallUsageError(f"a codec is {' or '.join(CODECS)}")
     plan = CallPlan(
         options.url,
         turns,

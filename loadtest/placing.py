@@ -15,10 +15,14 @@ from loadtest.websocket_call import dial_websocket
 async def place_planned_call(plan: CallPlan) -> CallTape:
     """Place the call and stay until its script is over, the other side ends it, or ``max_seconds`` are up.
 
-    Failures to connect are reported in the tape, not raised. Raises :class:`ValueError` for a URL that is none.
+    Failures to connect are reported in the tape, not raised. Raises :class:`ValueError` for a URL that is none, and for
+    turns at another rate than its wire speaks at.
     """
+    address = call_address(plan.url, plan.agent)
+    if plan.rate_hz != address.rate_hz:
+        raise ValueError(f"{plan.url} is spoken at {address.rate_hz} Hz, not at {plan.rate_hz}")
     try:
-        wire = await _dial(plan, call_address(plan.url, plan.agent))
+        wire = await _dial(plan, address)
     except CallOver as over:
         return no_call(over, plan.rate_hz)
     return await hold_call(plan, wire)

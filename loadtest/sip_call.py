@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 
 import numpy as np
 
-from loadtest.call import PHONE_RATE_HZ, SLOT_MS, CallOver, CallPlan, EndCause, Key, Voice, frames_of
+from loadtest.call import PHONE_RATE_HZ, SLOT_MS, CallOver, CallPlan, EndCause, Key, PhoneOptions, Voice, frames_of
 from loadtest.phone_address import SipAddress
 from loadtest.phone_wire import PhoneWire
 from loadtest.report import MediaReport, SetupReport
 from loadtest.rtp_playout import RtpPlayout
 from loadtest.sip.digest import Credentials
 from loadtest.sip.link import Link
-from loadtest.sip.message import BadMessage
+from loadtest.sip.message import BadMessage, parse_uri
 from loadtest.sip.rtp import ENCODERS, RtpPort
 from loadtest.sip.sdp import CODECS, EVENT_TYPE, RemoteMedia, answering_direction, describe, read_media
 from loadtest.sip.uac import SipCaller, State
@@ -29,11 +30,18 @@ def encode_voice(plan: CallPlan, codec: str) -> Voice:
     return Voice(lines, encode(np.zeros(PHONE_RATE_HZ * SLOT_MS // 1000, dtype=np.int16)))
 
 
-async def dial_sip(plan: CallPlan, address: SipAddress) -> SipWire:
-    """Call and wait until somebody answers. Raises :class:`CallOver` if nobody does."""
-    phone = plan.phone
+def check_phone(phone: PhoneOptions) -> None:
+    """Raises :class:`ValueError` for what no SIP phone can say."""
     if phone.codec is not None and phone.codec not in CODECS:
         raise ValueError(f"a codec is {' or '.join(CODECS)}, not {phone.codec}")
+    if phone.caller is not None:
+        parse_uri(f"sip:{phone.caller}@host")
+    if phone.user is not None and not re.fullmatch(r'[^"\\\x00-\x1f\x7f]+', phone.user):
+        raise ValueError("a user's name has no quotes and no control characters")
+
+
+async def dial_sip(plan: CallPlan, address: SipAddress) -> SipWire:
+    """Call and wait until somebody answers. Raises :class:`CallOver` if nobody does."""
     wire = SipWire(plan, address)
     try:
         await wire.call()
@@ -80,15 +88,15 @@ class SipWire(PhoneWire):
                 await self._rtp.open(self._link.local[0])
         except (OSError, TimeoutError) as error:
             raise CallOver(EndCause.REFUSED, f"no answer at {address.target}: {error or 'timeout'}") from error
-        user = phone.user or phone.caller or "caller"
+        caller = phone.caller or "caller"
         self._signalling = SipCaller(
             address.target,
             self._link.local,
             self,
             transport="TCP" if address.tcp else "UDP",
             token=lambda: secrets.token_hex(8),
-            caller=phone.caller or user,
-            credentials=None if phone.password is None else Credentials(user, phone.password),
+            caller=caller,
+            credentials=None if phone.password is None else Credentials(phone.user or caller, phone.password),
         )
         self.log.call_id = self._signalling.call_id
         self._signalling.invite(self._loop.time())

@@ -156,6 +156,8 @@ async def test_own_ears_hear_each_stretch(monkeypatch: pytest.MonkeyPatch, tmp_p
         (CallOptions("sip:h", barge_in_after_ms=1.0, barge_in_keys="1", barge_in_text="a"), "not both"),
         (CallOptions("sip:h", phone=PhoneOptions(codec="opus")), "a codec is pcmu or pcma"),
         (CallOptions("sip:a:secret@h"), "not a SIP address"),
+        (CallOptions("sip:h", phone=PhoneOptions(caller="a>\r\nX: y")), "not a SIP address"),
+        (CallOptions("sip:h", phone=PhoneOptions(user='a"b')), "no quotes"),
         (CallOptions("sip:h;transport=tls"), "not TLS"),
         (CallOptions("sip:h", agent="two words"), "not a SIP address"),
         (CallOptions("audiosocket://h:1", agent="sales"), "names no agent"),

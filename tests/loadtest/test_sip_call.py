@@ -248,6 +248,11 @@ async def test_nobody_listens() -> None:
     assert f"no answer at sip:x@127.0.0.1:{port}" in (tape.problem or "")
 
 
+async def test_turns_at_another_rate_than_the_wires_are_no_call() -> None:
+    with pytest.raises(ValueError, match="8000 Hz, not at 24000"):
+        await place_planned_call(CallPlan("sip:h", (line(),)))
+
+
 async def test_ctrl_c_while_it_rings_cancels() -> None:
     async with sip_server(Script(ring_forever=True)) as (url, seen):
         calling = asyncio.create_task(place_planned_call(CallPlan(url, (line(),), rate_hz=RATE_HZ)))
