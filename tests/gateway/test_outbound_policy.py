@@ -115,6 +115,22 @@ def test_so_many_an_hour() -> None:
     book.take(to("sip:c@pbx"))
 
 
+def test_an_hour_and_a_day_are_whole_and_the_wait_is_rounded_up() -> None:
+    clock = Clock(59.5)
+    book = policy(clock, calls_per_hour=1, minutes_per_day=2)
+    book.take(to("sip:a@pbx")).end(90)
+    clock.now_s += HOUR_S - 0.3
+    error = refused(book, "sip:b@pbx")
+    assert (error.code, error.retry_after_s) == ("hour_limit", 1)
+    clock.now_s += 0.3
+    assert refused(book, "sip:b@pbx").code == "day_limit"
+    clock.now_s += DAY_S - HOUR_S - 0.1
+    error = refused(book, "sip:b@pbx")
+    assert (error.code, error.retry_after_s) == ("day_limit", 1)
+    clock.now_s += error.retry_after_s
+    book.take(to("sip:b@pbx"))
+
+
 def test_the_minutes_of_a_day_are_held_by_calls_that_are_up_and_free_again_where_they_were_not_used() -> None:
     clock = Clock()
     book = policy(clock, minutes_per_day=15, max_calls=9)
