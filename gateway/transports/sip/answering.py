@@ -128,6 +128,7 @@ class Answering:
             ports=settings.media.ports(),
             codecs=settings.sip.codecs,
             srtp=Srtp(settings.sip.srtp),
+            starts_at_once=False,  # while it rings nobody need say anything: that is no dead line
         )
 
     async def _free(self, session: IncomingSession, line: SipLine) -> None:

@@ -134,6 +134,8 @@ class SipLine:
     # --- the session's side ---------------------------------------------------------------------------------------
 
     def established(self) -> None:
+        if self.media is not None:
+            self.media.start()
         self.answered.set()
 
     def hung_up(self, cause: str) -> None:

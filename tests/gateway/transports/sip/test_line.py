@@ -68,6 +68,9 @@ class FakeMedia:
         self.did.append("clear")
         return True
 
+    def start(self) -> None:
+        self.did.append("start")
+
     async def send_dtmf(self, digits: str) -> None:
         if self.error is not None:
             raise self.error
@@ -292,5 +295,6 @@ def test_media_that_is_lost_ends_the_call_at_both_ends(rig: Rig) -> None:
 
 def test_established_wakes_who_waits(rig: Rig) -> None:
     rig.line.established()
+    assert rig.media.did == ["start"]
     assert rig.line.answered.is_set()
     assert not rig.line.over.is_set()

@@ -1,0 +1,146 @@
+"""A real phone for tests: baresip, driven by its control port, with a file for a microphone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines.api import Pcm16
+from streaming.audio.resample import Resampler
+from streaming.audio.wav import encode_wav, read_wav
+from tests.e2e.ports import LOOPBACK, free_port
+
+WAIT_S = 10.0
+MODULES = {"pcmu": "g711", "pcma": "g711", "g722": "g722", "opus": "opus"}
+ACCOUNT_CODECS = {"pcmu": "PCMU", "pcma": "PCMA", "g722": "G722/16000/1", "opus": "opus"}
+RATES_HZ = {"pcmu": 8000, "pcma": 8000, "g722": 16_000, "opus": 48_000}
+
+needs_baresip = pytest.mark.skipif(shutil.which("baresip") is None, reason="baresip is not installed")
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Of a TLS server that the phone is to trust, and the phone's own (with its key)."""
+
+    authority: Path
+    own: Path
+
+
+class Phone:
+    def __init__(
+        self, folder: Path, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._folder, self.port, self._reader, self._writer = folder, port, reader, writer
+        self.events: list[dict[str, Any]] = []
+        """What it told, in order: ``{"type": "CALL_ESTABLISHED", …}``."""
+        self._news = asyncio.Event()
+
+    async def do(self, command: str, what: str = "") -> None:
+        """``dial``, ``sndcode``, ``hold``, ``resume``, ``hangup``."""
+        message = json.dumps({"command": command, "params": what})
+        self._writer.write(f"{len(message)}:{message},".encode())
+        await self._writer.drain()
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        """Wait until it tells of this (``CALL_ESTABLISHED``, ``CALL_CLOSED``, …)."""
+        async with asyncio.timeout(WAIT_S):
+            while not (found := [event for event in self.events if event.get("type") == kind]):
+                self._news.clear()
+                await self._news.wait()
+        return found[0]
+
+    def heard(self) -> Pcm16:
+        """What it heard, at 8 kHz, of the longest stretch between two holds."""
+        path = max(self._folder.glob("dump-*-dec.wav"), key=lambda path: path.stat().st_size)
+        pcm, rate_hz = read_wav(path.read_bytes())
+        return at_8_khz(pcm, rate_hz)
+
+    async def listen(self) -> None:
+        """Take down its events until it is gone."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                length = int((await self._reader.readuntil(b":"))[:-1])
+                message = json.loads(await self._reader.readexactly(length))
+                await self._reader.readexactly(1)
+                if message.get("event"):
+                    self.events.append(message)
+                    self._news.set()
+
+
+@contextlib.asynccontextmanager
+async def phone(
+    folder: Path,
+    said: Pcm16,
+    codec: str = "pcmu",
+    secure: str = "",
+    *,
+    certificates: Certificates | None = None,
+    password: tuple[str, str] | None = None,
+) -> AsyncIterator[Phone]:
+    """It says ``said`` (at 8 kHz) over and over, writes down what it hears, and picks up by itself. ``secure``: its
+    ``mediaenc``. With ``certificates`` it signals by TLS. ``password``: its user's name and password."""
+    port, control = free_port(), free_port(socket.SOCK_STREAM)
+    rate_hz = RATES_HZ[codec]
+    up = Resampler(8000, rate_hz)
+    (folder / "said.wav").write_bytes(encode_wav([np.concatenate((up.process(said), up.flush()))], rate_hz))
+    modules = (MODULES[codec], "aufile", "sndfile", "aubridge", "srtp", "ctrl_tcp")
+    lines = ["module_path /usr/lib/baresip/modules", *(f"module {name}.so" for name in modules)]
+    lines += ["module_tmp account.so", "module_app menu.so", f"sip_listen {LOOPBACK}:{port}"]
+    lines += [f"ctrl_tcp_listen {LOOPBACK}:{control}", f"net_interface {LOOPBACK}", f"snd_path {folder}"]
+    lines += [f"audio_source aufile,{folder}/said.wav", "audio_player aubridge,nil", "audio_channels 1-1"]
+    lines += ["opus_stereo no", "opus_sprop_stereo no", "audio_alert aufile,/dev/null"]
+    if certificates is not None:
+        lines += [f"sip_certificate {certificates.own}", f"sip_cafile {certificates.authority}"]
+    (folder / "config").write_text("\n".join(lines) + "\n")
+    user = password[0] if password is not None else "bob"
+    transport = ";transport=tls" if certificates is not None else ""
+    account = [f"<sip:{user}@{LOOPBACK}:{port}{transport}>;regint=0;answermode=auto"]
+    account += [f"audio_codecs={ACCOUNT_CODECS[codec]}"]
+    account += [f"mediaenc={secure}"] if secure else []
+    account += [f"auth_user={password[0]};auth_pass={password[1]}"] if password is not None else []
+    (folder / "accounts").write_text(";".join(account) + "\n")
+    (folder / "contacts").write_text("")
+    log = (folder / "baresip.log").open("wb")
+    process = await asyncio.create_subprocess_exec(
+        "baresip",
+        *("-f", str(folder), "-v"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+    )
+    log.close()
+    writer = listening = None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while writer is None:
+                with contextlib.suppress(OSError):
+                    reader, writer = await asyncio.open_connection(LOOPBACK, control)
+                await asyncio.sleep(0.02)
+        made = Phone(folder, port, reader, writer)
+        listening = asyncio.create_task(made.listen(), name="baresip")
+        yield made
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+        if listening is not None:
+            await listening
+        if writer is not None:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+def at_8_khz(pcm: Pcm16, rate_hz: int) -> Pcm16:
+    down = Resampler(rate_hz, 8000)
+    return np.concatenate((down.process(np.ascontiguousarray(pcm)), down.flush()))
