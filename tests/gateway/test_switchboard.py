@@ -337,7 +337,6 @@ async def test_who_answers_a_placed_call_takes_its_place_and_is_the_one_that_is_
         placed, call = FakePlaced(admission.call_id), FakeCall(admission.call_id)
         switchboard.place(admission, placed)
         assert switchboard.find(admission.call_id) is placed
-        assert placed.answered_by is None
         placed.record.state = "dialling"
         admission.rings()
         assert [record.state for record in switchboard.calls()] == ["ringing"]
