@@ -55,12 +55,13 @@ class Answering:
 
     async def _admit(self, session: IncomingSession, line: SipLine) -> None:
         known = self._server.trusts(session.caller.host)
+        is_stranger = self._server.settings.anyone and not known  # otherwise it came with a password
         trunks = self._server.settings.trunks.values()
         incoming = incoming_of(session, trusted=known, own_names=[trunk.user for trunk in trunks])
         try:
             choose_agent(self._gateway, incoming)
             admission = await self._gateway.switchboard.admit(
-                "sip", unconnected_from=None if known else session.caller.host
+                "sip", unconnected_from=session.caller.host if is_stranger else None
             )
         except UnknownAgent:
             session.reject(404)

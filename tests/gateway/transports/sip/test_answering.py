@@ -263,3 +263,23 @@ async def test_a_defect_of_ours_costs_a_message_and_not_the_server(monkeypatch: 
             here.faults.clear()
         peer.say(*request("OPTIONS", branch="z9hG4bKb"))
         assert (await peer.final()).status == 200
+
+
+async def test_a_stranger_s_calls_that_wait_for_their_ack_do_not_take_all_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SipServer, "trusts", lambda *_: False)
+    async with taking_calls(anyone=True, host=HOST) as (_, server), contextlib.AsyncExitStack() as stack:
+        tags: list[tuple[Peer, str, str]] = []
+        for number in range(9):
+            peer = await stack.enter_async_context(by_hand(server))
+            peer.invite(call_id=f"call-{number}", branch=f"z9hG4bK{number}")
+            response = await peer.final()
+            if response.status == 503:
+                break
+            tags.append((peer, f"call-{number}", response.to.tag))
+        assert len(tags) == 8, "half of the places"
+        for peer, call_id, tag in tags:
+            peer.say(*request("ACK", tag=tag, call_id=call_id, branch="z9hG4bKack"))
+            peer.say(*request("BYE", tag=tag, call_id=call_id, seq=2, branch=f"z9hG4bKbye{call_id}"))
+            assert (await peer.final(2)).status == 200

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
 from gateway.transports.sip.asking import Outcome
-from tests.gateway.transports.sip.sip_rig import Agent, FakeMedia, Net, answers, short
+from gateway.transports.sip.incoming import IncomingSession
+from tests.gateway.transports.sip.sip_rig import Agent, Ear, FakeMedia, Net, answers, short
 
 LONG_S = 200.0
 """After this every timer of a call that is over has run."""
@@ -248,3 +250,34 @@ def test_an_answer_that_the_caller_cannot_take_ends_the_call(net: Net, alice: Ag
 class BadAnswer(FakeMedia):
     def answer(self, offer_sdp: str) -> str:
         return "bad"
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+def test_two_hundred_calls_hung_up_at_any_moment_by_either_side_leave_nothing(loss: float) -> None:
+    net, rng = Net(), random.Random(7)
+    net.loses = lambda data, number: rng.random() < loss
+    net.delay_s = lambda: rng.uniform(0.001, 0.2)
+    alice, bob = Agent(net, "192.0.2.1"), Agent(net, "192.0.2.2")
+
+    def answers_sometime(session: IncomingSession, media: FakeMedia) -> None:
+        session.negotiate(media)
+        session.ring(for_long=True)
+        bob.ua.timers.after(rng.uniform(0, 1), session.accept)
+        if rng.random() < 0.5:
+            bob.ua.timers.after(rng.uniform(0, 2), session.hang_up)
+        if rng.random() < 0.2:
+            bob.ua.timers.after(rng.uniform(0, 1), lambda: session.reject(486))
+
+    bob.on_invite = answers_sometime
+    ears: list[Ear] = []
+    for _ in range(200):
+        session, ear, _ = alice.call(bob)
+        ears.append(ear)
+        alice.ua.timers.after(rng.uniform(0, 2), session.hang_up)
+        if rng.random() < 0.3:
+            alice.ua.timers.after(rng.uniform(0, 2), partial(session.reoffer, lambda outcome: None))
+        net.run(0.02)
+    net.run(2 * LONG_S)
+    assert all(ear.told.count("closed") == 1 for ear in [*ears, *bob.ears])
+    assert alice.is_clean
+    assert bob.is_clean

@@ -147,6 +147,57 @@ def test_a_dialog_that_the_other_side_lost_is_ended() -> None:
     assert call.ear.told[-2:] == ["hung up: connection_lost", "closed"]
 
 
+def test_an_answer_that_will_not_do_ends_the_call() -> None:
+    call = Call()
+    call.their_media.answer = lambda offer_sdp: "bad"  # type: ignore[method-assign]
+    call.session.reoffer(call.outcomes.append)
+    call.net.run(1)
+    assert [outcome.status for outcome in call.outcomes] == [488]
+    assert call.ear.told[-2:] == ["hung up: bad_media", "closed"]
+
+
+def test_a_key_by_info_is_told_and_answered() -> None:
+    call = Call()
+    call.session.inform("#", call.outcomes.append)
+    call.net.run(1)
+    assert call.their_ear.told[-1] == "key #"
+    assert call.outcomes == [Outcome(200, "OK")]
+    call.net.loses = lambda data, number: True
+    call.session.inform("1", call.outcomes.append)
+    call.net.run(33)
+    assert call.outcomes[-1] == Outcome(408)
+
+
+def test_a_reinvite_on_the_way_while_we_hang_up_is_of_no_call() -> None:
+    call = Call()
+    call.theirs.hang_up()
+    call.session.reoffer(call.outcomes.append)
+    call.net.run(1)
+    assert call.outcomes == [Outcome(481, "Call/Transaction Does Not Exist")] or call.outcomes[0].status == 487
+
+
+def test_provisional_answers_to_an_offer_or_a_refresh_are_waited_through() -> None:
+    phone = Phone.make(session_expires_s=1_800)
+    tag = up(phone, "Supported: timer", "Session-Expires: 600;refresher=uas", "Allow: INVITE, UPDATE")
+    (update,) = phone.after(300.2)
+    assert isinstance(update, Request)
+    assert update.method == "UPDATE"
+    reply(phone, update, "100 Trying")
+    reply(phone, update, "200 OK")
+    outcomes: list[Outcome] = []
+    before = len(phone.agent.net.log)
+    phone.agent.calls[0].reoffer(outcomes.append)
+    invite = parse(phone.agent.net.log[before][2])
+    assert isinstance(invite, Request)
+    reply(phone, invite, "180 Ringing")
+    assert outcomes == []
+    (again,) = [
+        message for message in phone.after(300.2) if isinstance(message, Request) and message.method == "UPDATE"
+    ]
+    assert again.cseq[0] > update.cseq[0], "without Session-Expires in the answer it is refreshed all the same"
+    phone.say(*request("BYE", tag=tag, seq=2, branch="z9hG4bKz"))
+
+
 @pytest.mark.parametrize("update", [True, False])
 def test_the_caller_refreshes_at_half_of_the_interval(update: bool) -> None:
     call = Call(session_expires_s=1_800)

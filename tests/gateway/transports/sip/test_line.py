@@ -128,6 +128,7 @@ def rig() -> Rig:
 
 def test_without_media_there_is_nothing_to_do() -> None:
     line = SipLine()
+    line.established()
     line.play(FRAME)
     line.mark("x")
     line.audio(FRAME, 8_000)
@@ -293,8 +294,9 @@ def test_media_that_is_lost_ends_the_call_at_both_ends(rig: Rig) -> None:
     assert rig.session.asked == ["hang up media_timeout"]
 
 
-def test_established_wakes_who_waits(rig: Rig) -> None:
+def test_established_wakes_who_waits_and_starts_the_media(rig: Rig) -> None:
     rig.line.established()
+    assert rig.media.did == ["start"]
     assert rig.media.did == ["start"]
     assert rig.line.answered.is_set()
     assert not rig.line.over.is_set()

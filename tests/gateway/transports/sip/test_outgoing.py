@@ -228,3 +228,23 @@ def test_too_many_transactions_to_answer_a_challenge() -> None:
     placed.phone.agent.ua.transactions._limit = 0
     placed.reply("401 Unauthorized", 'WWW-Authenticate: Digest realm="r", nonce="n", qop="auth"')
     assert placed.ear.told == ["failed: 401", "closed"]
+
+
+def test_nonsense_after_a_good_challenge_is_no_stale_nonce() -> None:
+    placed = Placed(Credentials("us", "secret"))
+    placed.reply("401 Unauthorized", 'WWW-Authenticate: Digest realm="r", nonce="n", qop="auth"')
+    placed.reply("401 Unauthorized", "WWW-Authenticate: nonsense")
+    assert placed.ear.told == ["failed: 401", "closed"]
+
+
+def test_cancelled_and_answered_twice_is_ended_once() -> None:
+    placed = Placed()
+    placed.reply("180 Ringing")
+    placed.session.hang_up()
+    placed.reply("183 Session Progress", of=0)
+    placed.reply("200 OK", body="answer 1", of=0)
+    assert placed.methods() == ["INVITE", "CANCEL", "ACK", "BYE"]
+    placed.reply("200 OK")
+    assert placed.ear.told == ["rings", "closed"]
+    placed.reply("200 OK", body="answer 1", of=0)
+    assert placed.ear.told == ["rings", "closed"]

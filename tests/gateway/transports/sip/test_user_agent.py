@@ -418,3 +418,39 @@ def test_a_dialog_over_a_connection_stays_on_it_and_knows_where_else(phone: Phon
     hop = phone.agent.calls[0].dialog.next_hop
     assert hop.flow == 3
     assert hop.otherwise == ("198.51.100.7", 5062)
+
+
+def test_what_is_asked_of_a_call_that_is_over_does_nothing(phone: Phone) -> None:
+    phone.agent.on_invite = rings_long
+    phone.say(*request("INVITE", SDP), body="offer 1")
+    phone.say(*request("CANCEL"))
+    session = phone.agent.calls[0]
+    before = len(phone.agent.net.log)
+    session.ring(for_long=True)
+    session.accept()
+    session.reject(486)
+    session.hang_up()
+    session.cancelled()
+    session.close()
+    assert len(phone.agent.net.log) == before
+    assert phone.agent.ears[0].told == ["hung up: caller_hung_up", "closed"]
+
+
+def test_a_secure_uri_is_reached_by_tls(phone: Phone) -> None:
+    phone.agent.on_invite = answers
+    tag = phone.say(*request("INVITE", SDP, contact="<sips:c@192.0.2.9>"), body="offer 1")[-1].to.tag
+    phone.say(*request("ACK", tag=tag, branch="z9hG4bKb"))
+    hop = phone.agent.calls[0].dialog.next_hop
+    assert (hop.transport, hop.port) == ("tls", 5061)
+
+
+def test_an_ack_of_another_answer_is_passed_over(phone: Phone) -> None:
+    phone.agent.on_invite = answers
+    tag = phone.say(*request("INVITE", SDP), body="offer 1")[-1].to.tag
+    phone.say(*request("ACK", tag=tag, seq=7, branch="z9hG4bKb"))
+    assert phone.agent.ears[0].told == []
+    session = phone.agent.calls[0]
+    session.over = True  # hung up here in the same moment
+    phone.say(*request("ACK", tag=tag, branch="z9hG4bKc"))
+    assert phone.agent.ears[0].told == []
+    assert statuses(phone.say(*request("INFO", tag=tag, seq=2, branch="z9hG4bKd"))) == [481]
