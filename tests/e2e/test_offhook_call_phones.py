@@ -59,7 +59,7 @@ def settings(**given: Any) -> Settings:
             "audiosocket": {
                 "enabled": True,
                 "port": free_port(),
-                "agents": {str(call): agent for agent, calls in IDS.items() for call in calls},
+                "uuids": {str(call): agent for agent, calls in IDS.items() for call in calls},
             },
             **given,
         }

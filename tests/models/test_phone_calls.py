@@ -43,7 +43,7 @@ def gateway() -> Iterator[LiveGateway]:
         agents,
         sip={"enabled": True, "port": SIP_PORT},
         twilio={"enabled": True, "auth_token": TOKEN, "api_url": "http://127.0.0.1:9"},
-        audiosocket={"enabled": True, "port": AUDIOSOCKET_PORT, "agents": {str(CALL): "desk"}},
+        audiosocket={"enabled": True, "port": AUDIOSOCKET_PORT, "uuids": {str(CALL): "desk"}},
     ) as served:
         yield served
 
