@@ -109,7 +109,7 @@ class OutboundSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool = Field(default=False, description="calls may be placed by POST /v1/calls; needs key, sip.enabled and allow")
+    enabled: bool = Field(default=False, description="calls may be placed by POST /v1/calls; needs key and allow")
     allow: Patterns = Field(
         default=(),
         description="what may be dialled: beginnings of numbers (+1555), SIP hosts, HOST:PORT, *.DOMAIN, networks",
