@@ -16,7 +16,7 @@ from engines.api import Pcm16
 from gateway.transports.sip.media import RtpMedia
 from streaming.audio.resample import Resampler
 from streaming.audio.wav import encode_wav, read_wav
-from tests.e2e.outbound_peers import free_port
+from tests.e2e.ports import free_port
 
 LOOPBACK = "127.0.0.1"
 WAIT_S = 10.0
