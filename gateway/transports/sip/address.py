@@ -138,6 +138,15 @@ def format_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def is_address(host: str) -> bool:
+    """Whether it is an IP address, which needs no look-up."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _is_ipv6(text: str) -> bool:
     try:
         return ipaddress.ip_address(text).version == 6

@@ -28,7 +28,7 @@ from gateway.transports.sip.media_path import MediaPath, Wire
 from gateway.transports.sip.media_policy import MediaCause, MediaEvents, RtpPolicy
 from gateway.transports.sip.offer_answer import Agreed, Local, OfferAnswer
 from gateway.transports.sip.paced_sender import PacedSender
-from gateway.transports.sip.rtp_socket import PortsExhausted, RtpSocket, bind_pair, route_to
+from gateway.transports.sip.rtp_socket import ANYWHERE, PortsExhausted, RtpSocket, bind_pair, route_to
 from gateway.transports.sip.sdp import BadSdp
 from gateway.transports.sip.telephone_event import MAX_DIGITS, key_packets
 from streaming.audio.resample import Resampler
@@ -42,7 +42,6 @@ REPORT_S = 5.0
 PACKETS_A_FRAME = 10
 """What one call may take in, in 20 ms (packets of 5 ms, twice over), and up to :data:`MAX_BURST` after a stall."""
 MAX_BURST = 250
-_ANYWHERE = "192.0.2.1"
 _NEVER = float("inf")
 
 
@@ -84,7 +83,7 @@ class RtpMedia:
         """
         bind_ip = policy.bind_ip or "0.0.0.0"
         wildcard = bind_ip in ("0.0.0.0", "::")
-        own = route_to(peer_ip or _ANYWHERE) or "127.0.0.1" if wildcard else bind_ip
+        own = route_to(peer_ip or ANYWHERE) or "127.0.0.1" if wildcard else bind_ip
         rng = random.Random(secrets.randbits(64))
         media = cls(policy, events, policy.advertised_ip or own, rng)
         pair = bind_pair(bind_ip, policy.ports, rng)

@@ -10,12 +10,16 @@ import random
 import socket
 from collections.abc import Callable
 
+from gateway.transports.sip.address import is_address
+
 Source = tuple[str, int]
 
 MAX_DATAGRAM_BYTES = 1500
 """A longer one is no RTP of speech (and would not come whole through most networks): it is counted and dropped."""
 _READ_BYTES = MAX_DATAGRAM_BYTES + 1
 _TRIES = 32
+ANYWHERE = "192.0.2.1"
+"""An address beyond every router (RFC 5737), for the way that most packets leave by."""
 _EXPEDITED = 0xB8
 """DSCP EF: what networks that tell traffic apart expect of voice (RFC 4594, section 4.1)."""
 
@@ -76,8 +80,10 @@ def _bound(ip: str, port: int) -> socket.socket:
     return made
 
 
-def route_to(ip: str) -> str:
-    """Which of this machine's addresses packets to ``ip`` leave from. Empty: there is no way to it."""
+def route_to(host: str) -> str:
+    """Which of this machine's addresses packets to an address leave from. Empty: there is no way to it. A name is not
+    looked up, which would hold up every call: it is taken for somewhere out there."""
+    ip = host if is_address(host) else ANYWHERE
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

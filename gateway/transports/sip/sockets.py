@@ -6,7 +6,6 @@ Nothing here blocks, and nothing waits without bound: a peer that does not read,
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import itertools
 import socket
 import ssl
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import structlog
 
 from gateway.security.rate_limit import source_of
+from gateway.transports.sip.address import is_address
 from gateway.transports.sip.framing import Framer
 from gateway.transports.sip.message import Malformed
 from gateway.transports.sip.transaction import Peer, TransportName
@@ -137,7 +137,7 @@ class Sockets:
     def _send_udp(self, data: bytes, peer: Peer) -> None:
         if self._udp is None:
             self._above.count("sip_no_udp")
-        elif _is_address(peer.host):
+        elif is_address(peer.host):
             self._send_datagram(data, peer.host, peer.port)
         elif len(self._tasks) >= MAX_LOOKUPS:
             self._above.count("sip_lookups_full")  # it is repeated
@@ -172,11 +172,13 @@ class Sockets:
         transport, host, port = key
         tls = self._tls_client if transport == "tls" else None
         try:
+            if transport == "tls" and tls is None:
+                raise OSError("TLS is off")  # what is meant to be secret does not go in clear
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: _Connection(self, transport, key), host, port, ssl=tls
                 )
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, ValueError):  # the last: a name that cannot be one
             self._above.count("sip_connect_failed")
             del self._opened[key]
             self._above.unreachable(lambda peer: peer.flow not in self._connections and _reached_by(peer) == key)
@@ -360,14 +362,6 @@ def _reached_by(peer: Peer) -> tuple[TransportName, str, int]:
     return peer.transport, host, port
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 async def resolve(host: str, port: int, family: int = 0) -> str:
     """The first of :func:`addresses_of`."""
     return (await addresses_of(host, port, family))[0]
@@ -380,4 +374,6 @@ async def addresses_of(host: str, port: int, family: int = 0) -> list[str]:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM)
     except TimeoutError:
         raise OSError("no answer in time") from None
+    except UnicodeError:
+        raise OSError("that cannot be a name") from None
     return [str(address[0]) for *_, address in found]

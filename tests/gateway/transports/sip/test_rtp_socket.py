@@ -11,6 +11,7 @@ import pytest
 from gateway.transports.sip.media import RtpMedia
 from gateway.transports.sip.media_policy import RtpPolicy
 from gateway.transports.sip.rtp_socket import (
+    ANYWHERE,
     MAX_DATAGRAM_BYTES,
     PortsExhausted,
     RtpSocket,
@@ -91,6 +92,10 @@ def test_ports_over_ipv6() -> None:
 def test_which_address_a_peer_can_reach() -> None:
     assert route_to(LOOPBACK) == LOOPBACK
     assert route_to("255.255.255.255") == "", "permission is denied: there is no way"
+
+
+def test_a_name_is_never_looked_up_here() -> None:
+    assert route_to("localhost") == route_to(ANYWHERE)  # a look-up would hold up the loop, and find 127.0.0.1
 
 
 async def test_datagrams_both_ways_and_none_after_the_end() -> None:

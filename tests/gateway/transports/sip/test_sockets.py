@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -81,6 +82,39 @@ async def test_names_that_nobody_knows_and_too_many_of_them(monkeypatch: pytest.
         monkeypatch.setattr(module, "MAX_LOOKUPS", 0)
         sockets.send(MESSAGE, Peer("udp", "localhost", 5060))
         assert above.counted[-1] == "sip_lookups_full"
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".example"])
+def test_what_cannot_be_a_name_is_counted_and_leaves_nothing(host: str, loop: str) -> None:
+    """A peer may name any host in its Contact."""
+
+    async def send() -> list[str]:
+        broken: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
+        async with opened() as (sockets, above):
+            sockets.send(MESSAGE, Peer("udp", host, 5060))
+            await eventually(lambda: not sockets._tasks)
+            sockets.send(MESSAGE, Peer("tcp", host, 5060))
+            await eventually(lambda: not sockets._tasks)
+            assert not sockets._opened
+            assert above.gone[0](Peer("tcp", host, 5060))
+        gc.collect()
+        assert not broken
+        return above.counted
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        assert runner.run(send()) == ["sip_lookup_failed", "sip_connect_failed"]
+
+
+async def test_tls_that_is_off_is_not_replaced_by_tcp() -> None:
+    async with opened() as (one, above), opened() as (two, theirs):
+        to = Peer("tls", HOST, two.ports["tcp"])
+        one.send(MESSAGE, to)
+        await eventually(lambda: above.gone)
+        assert above.gone[0](to)
+        assert above.counted == ["sip_connect_failed"]
+        assert not theirs.received
 
 
 async def test_without_a_udp_socket_none_is_sent() -> None:
