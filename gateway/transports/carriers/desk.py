@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,6 +27,9 @@ PREFIX = "/v1/carriers/"
 """What lies under it is judged by the carriers' signatures, not by the bearer key."""
 
 COMPLAIN_S = 10.0
+MAX_PORT = 65_535
+
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
 
 MAX_FIELDS = 200
 """Of a form or a query: a vendor sends some dozens."""
@@ -86,7 +90,10 @@ class CarrierDesk:
             return
         self._complained[carrier.name] = now
         web = connection.scope["type"] == "http"
-        where = f"{self._base(connection, web=web)}{PREFIX}{carrier.name}/{'call' if web else 'stream'}"
+        try:
+            where = f"{self._base(connection, web=web)}{PREFIX}{carrier.name}/{'call' if web else 'stream'}"
+        except Unauthentic:
+            where = ""
         _log.warning("a carrier's request was refused", carrier=carrier.name, code=code, asked_of=where)
 
     def stream_url(self, connection: HTTPConnection, carrier: Carrier, incoming: Incoming) -> str:
@@ -119,14 +126,18 @@ class CarrierDesk:
         return incoming
 
     def ask(self, connection: HTTPConnection, body: bytes = b"") -> Asked:
-        """A webhook as its signature sees it."""
+        """A webhook as its signature sees it. Raises :class:`Unauthentic`."""
         return asked(connection, self._base(connection, web=True), body)
 
     def _base(self, connection: HTTPConnection, *, web: bool) -> str:
+        """Raises :class:`Unauthentic`: nothing was signed for what is no host."""
         base = self._public_url
         if not base:
-            scheme = "https" if connection.scope["scheme"] in {"https", "wss"} else "http"
-            base = f"{scheme}://{connection.headers.get('host', '')}"
+            host = connection.headers.get("host", "")
+            named = _HOST.fullmatch(host)
+            if named is None or int(named[1] or 0) > MAX_PORT:
+                raise Unauthentic("host_invalid", "The Host header names no host; or let public_url say it.")
+            base = f"{'https' if connection.scope['scheme'] in {'https', 'wss'} else 'http'}://{host}"
         return base if web else "ws" + base.removeprefix("http")
 
 

@@ -165,7 +165,7 @@ class Dialect(Protocol):
 
 class Unauthentic(Exception):  # noqa: N818 (an answer, not a defect)
     """It does not come from the vendor, or not now: 403. ``code`` is stable: ``signature_missing``,
-    ``signature_invalid``, ``signature_expired``, ``signature_replayed``, ``ticket_invalid``."""
+    ``signature_invalid``, ``signature_expired``, ``signature_replayed``, ``ticket_invalid``, ``host_invalid``."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

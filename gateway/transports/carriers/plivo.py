@@ -55,6 +55,8 @@ _EXTRA = re.compile(
 )
 _MAX_EXTRA_CHARS = 1_024
 _MAX_NONCE_CHARS = 128
+NONCE_S = 86_400.0
+"""Its signatures never expire: so long a nonce is known, or until so many others came."""
 _FORMATS = {"": Encoding.MULAW, "audio/x-mulaw": Encoding.MULAW, "audio/x-l16": Encoding.PCM16_LE}
 
 
@@ -74,7 +76,7 @@ class Plivo:
     def __init__(self, settings: PlivoSettings, now_s: Callable[[], float]) -> None:
         self._settings = settings
         self._token = settings.auth_token.get_secret_value() if settings.auth_token is not None else ""
-        self._seen = Seen(now_s)
+        self._seen = Seen(now_s, window_s=NONCE_S / 2)
         self.api_url = settings.api_url if settings.auth_id and self._token else ""
 
     def check_upgrade(self, asked: Asked) -> None:

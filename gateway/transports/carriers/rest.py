@@ -67,16 +67,18 @@ class RestClient:
                 raise RestFailed("refused", status)
 
     async def _once(self, carrier: Carrier, request: RestRequest) -> int:
+        """The status, which is all that an answer is read for: what follows it may be of any length, and never end."""
         body = request.body
-        response = await self._client.request(
+        async with self._client.stream(
             request.method,
             carrier.api_url + request.path,
             headers=dict(carrier.api_headers(request)),
             data=dict(body) if body is not None and request.form else None,
             json=dict(body) if body is not None and not request.form else None,
-        )
-        _log.debug("asked a carrier's API", carrier=carrier.name, method=request.method, status=response.status_code)
-        return response.status_code
+        ) as response:
+            status = response.status_code
+        _log.debug("asked a carrier's API", carrier=carrier.name, method=request.method, status=status)
+        return status
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from gateway.switchboard import Admission, Refused
 from gateway.transports.carriers.desk import CarrierDesk
 from gateway.transports.carriers.dialect import (
     Carrier,
+    CarrierEvent,
     Dialect,
     Ignored,
     Message,
@@ -115,6 +116,7 @@ class _Stream:
         self._gateway = gateway
         self._desk = desk
         self._carrier = carrier
+        self._broke = False
         self._unyielded = 0
         self._dialect: Dialect = carrier.dialect(desk.publish(websocket, carrier))
 
@@ -123,6 +125,11 @@ class _Stream:
         if isinstance(started, _Gone):
             self._gateway.metrics.count(f"carrier_{started.cause}")
             await self._close(POLICY, started.cause)
+            return
+        if known is not None and known.wire_id and started.incoming.wire_id not in ("", known.wire_id):
+            self._gateway.metrics.count("carrier_wrong_call")
+            _log.warning("a ticket was used for another call than it was made for", carrier=self._carrier.name)
+            await self._close(POLICY, "wrong_call")  # and the other call is left alone
             return
         incoming = _merged(started.incoming, known)
         line = CarrierLine(self._dialect, started, self._rest, self._gateway.metrics.count)
@@ -156,8 +163,21 @@ class _Stream:
             if isinstance(message, _Gone):
                 line.lost(message.cause)
                 return
-            for event in self._dialect.decode(message):
+            for event in self._decoded(message):
                 line.take(event)
+
+    def _decoded(self, message: Message) -> tuple[CarrierEvent, ...]:
+        """A message that its dialect breaks down at is lost, and not its call."""
+        try:
+            return self._dialect.decode(message)
+        except Exception as error:
+            self._gateway.metrics.count("carrier_dialect_defect")
+            if not self._broke:
+                self._broke = True
+                _log.error("a carrier's message could not be read", carrier=self._carrier.name, exc_info=error)
+            if self._gateway.strict:
+                raise
+            return ()
 
     async def _started(self) -> Started | _Gone:
         """What comes before it is nothing of a call."""
@@ -167,7 +187,7 @@ class _Stream:
                     message = await self._next(2 * START_S)
                     if isinstance(message, _Gone):
                         return message
-                    for event in self._dialect.decode(message):
+                    for event in self._decoded(message):
                         if isinstance(event, Started):
                             return event
                         if isinstance(event, Stopped):

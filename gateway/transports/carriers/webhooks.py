@@ -88,8 +88,8 @@ async def _read(request: Request, gateway: Gateway, desk: CarrierDesk) -> tuple[
         return _error(413, "body_too_large", f"A webhook has at most {MAX_BODY_BYTES} bytes.")
     except (BodyTooSlow, ClientDisconnect):
         return _error(408, "body_too_slow", "The body did not come.")
-    asked = desk.ask(request, body)
     try:
+        asked = desk.ask(request, body)
         carrier.check_webhook(asked)
     except Unauthentic as error:
         gateway.metrics.count(f"carrier_{error.code}")

@@ -45,6 +45,8 @@ HOSTILE: tuple[Message, ...] = (
     '{"event":"media","media":{"payload":"","timestamp":"1e999","chunk":"-1e300"}}',
     '{"event":"media","media":{"payload":"AAAA","timestamp":"NaN","chunk":true}}',
     '{"event":"media","media":{"payload":"AAAA","timestamp":-5,"track":"outbound"}}',
+    '{"event":"media","media":{"payload":"AAAA","track":[]}}',
+    '{"event":"media","media":{"payload":"AAAA","track":{}}}',
     '{"event":"dtmf"}',
     '{"event":"dtmf","dtmf":{"digit":"12"}}',
     '{"event":"dtmf","dtmf":{"digit":"\\ud800"}}',
