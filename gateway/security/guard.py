@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse
 
 from gateway.security.client_secrets import PREFIX as SECRET_PREFIX
 from gateway.security.client_secrets import AlreadyUsed, ClientSecret, ClientSecrets
-from gateway.security.keys import key_matches, presented_key
+from gateway.security.credentials import same
+from gateway.security.keys import presented_key
 from gateway.security.origins import Origin, OriginPolicy, parse_host
 from gateway.security.rate_limit import FailureLimit
 from gateway.settings import Settings
@@ -183,7 +184,7 @@ def _unauthorized(code: str, message: str) -> Denial:
 
 
 def _matches(presented: str, key: SecretStr | None) -> bool:
-    return key is not None and key_matches(presented, key.get_secret_value())
+    return key is not None and same(presented, key.get_secret_value())
 
 
 def own_origin(connection: HTTPConnection) -> Origin | None:

@@ -6,10 +6,9 @@ Browsers cannot set headers on a WebSocket, so the Realtime protocol lets them o
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-
 from starlette.requests import HTTPConnection
+
+from gateway.security.credentials import bearer
 
 REALTIME_SUBPROTOCOL = "realtime"
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
@@ -25,27 +24,9 @@ def select_subprotocol(connection: HTTPConnection) -> str | None:
 
 
 def presented_key(connection: HTTPConnection) -> str | None:
-    scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and credentials.strip():
-        return _as_text(credentials.strip())
+    if key := bearer(connection.headers.get("authorization", "")):
+        return key
     for protocol in offered_subprotocols(connection):
         if protocol.startswith(_KEY_SUBPROTOCOL):
             return protocol.removeprefix(_KEY_SUBPROTOCOL)
     return None
-
-
-def _as_text(credentials: str) -> str:
-    """A header is bytes, which ASGI frameworks take for Latin-1; a key beyond ASCII comes as UTF-8, or as Latin-1."""
-    try:
-        return credentials.encode("latin-1").decode()
-    except UnicodeError:
-        return credentials
-
-
-def key_matches(presented: str, expected: str) -> bool:
-    """In a time that tells nothing of where they differ, nor of the length."""
-    return hmac.compare_digest(_digest(presented), _digest(expected))
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -8,14 +8,13 @@ after it tells that it was done.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from engines.api import Pcm16
 from gateway.bridge_settings import AsteriskSettings
+from gateway.security.credentials import basic, same
 from gateway.transports.asterisk.expected import NextSteps
 from gateway.transports.carriers import wire
 from gateway.transports.carriers.dialect import (
@@ -42,7 +41,6 @@ from gateway.transports.carriers.dialect import (
     Unauthentic,
 )
 from gateway.transports.carriers.framing import Framer
-from gateway.transports.carriers.signatures import same
 from gateway.transports.phone.line import Ability, Incoming
 
 FORMATS: Mapping[str, tuple[Encoding, int]] = {
@@ -59,7 +57,6 @@ FORMATS: Mapping[str, tuple[Encoding, int]] = {
 """Asterisk's names of codecs. With others (opus, g722) it neither re-frames nor marks nor flushes."""
 
 MAX_FRAME_BYTES = 16_384
-MAX_CREDENTIAL_CHARS = 1_024
 MAX_MARKS = 512
 FLUSHED = "flushed"
 _QUIET = frozenset({"STATUS", "QUEUE_DRAINED", "MEDIA_BUFFERING_COMPLETED"})
@@ -80,13 +77,9 @@ class Asterisk:
         self.next_steps = NextSteps(now)
 
     def check_upgrade(self, asked: Asked) -> None:
-        scheme, _, credentials = asked.headers.get("authorization", "")[:MAX_CREDENTIAL_CHARS].partition(" ")
-        if scheme.lower() != "basic" or not credentials:
+        given = basic(asked.headers.get("authorization", ""))
+        if not given:
             raise Unauthentic("signature_missing", "There is no Authorization header with a name and a password.")
-        try:
-            given = base64.b64decode(credentials.strip(), validate=True).decode()
-        except (ValueError, binascii.Error):
-            given = ""
         if not self._secret or not same(given, f"{self._settings.username}:{self._secret}"):
             raise Unauthentic("signature_invalid", "The name or the password is wrong.")
 

@@ -33,10 +33,8 @@ from gateway.transports.carriers.dialect import (
     Stopped,
     StreamTo,
 )
-from gateway.transports.carriers.signatures import invalid, missing, same
+from gateway.transports.carriers.signatures import check_stream_token, invalid
 from gateway.transports.phone.line import Ability, Incoming, PlayoutOwner
-
-MAX_TOKEN_CHARS = 1_024
 
 
 class Freeswitch:
@@ -49,15 +47,9 @@ class Freeswitch:
 
     def __init__(self, settings: FreeswitchSettings) -> None:
         self._settings = settings
-        self._token = settings.stream_token.get_secret_value() if settings.stream_token is not None else ""
 
     def check_upgrade(self, asked: Asked) -> None:
-        scheme, _, token = asked.headers.get("authorization", "")[:MAX_TOKEN_CHARS].partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else asked.query.get("token", "")
-        if not given:
-            raise missing("Authorization")
-        if not self._token or not same(given, self._token):
-            raise invalid()
+        check_stream_token(asked, self._settings.stream_token, allow_unsigned=False)
 
     def check_webhook(self, asked: Asked) -> None:
         raise invalid()

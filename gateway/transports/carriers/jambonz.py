@@ -11,8 +11,6 @@ jambonz/freeswitch-modules (``lws_glue.cpp``), whose ways are taken care of here
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -23,6 +21,7 @@ import numpy as np
 
 from engines.api import Pcm16
 from gateway.carrier_settings import JambonzSettings
+from gateway.security.credentials import same
 from gateway.transports.carriers import wire
 from gateway.transports.carriers.dialect import (
     Act,
@@ -42,13 +41,19 @@ from gateway.transports.carriers.dialect import (
     Started,
     StreamTo,
 )
-from gateway.transports.carriers.signatures import Seen, check_timestamp, invalid, missing, same
+from gateway.transports.carriers.signatures import (
+    MAX_SIGNATURE_CHARS,
+    Seen,
+    check_stream_token,
+    check_timestamp,
+    invalid,
+    missing,
+)
 from gateway.transports.phone.line import Ability, Incoming
 
 JSON = "application/json"
 SUBPROTOCOL = "audio.jambonz.org"
 TAIL_MS = 160
-MAX_CREDENTIAL_CHARS = 1_024
 MAX_SIGNATURES = 4
 RATES_HZ = frozenset({8_000, 16_000, 24_000, 32_000, 48_000})
 
@@ -67,30 +72,23 @@ class Jambonz:
         self._settings = settings
         self._now_s = now_s
         self._secret = settings.webhook_secret.get_secret_value() if settings.webhook_secret is not None else ""
-        self._token = settings.stream_token.get_secret_value() if settings.stream_token is not None else ""
         self._api_key = settings.api_key.get_secret_value() if settings.api_key is not None else ""
         self.api_url = settings.api_url if self._api_key else ""
         self._seen = Seen(now_s)
 
     def check_upgrade(self, asked: Asked) -> None:
-        given = _password(asked) or asked.query.get("token", "")
-        if not given and not self._token and self._settings.allow_unsigned:
-            return
-        if not given:
-            raise missing("Authorization")
-        if not self._token or not same(given, self._token):
-            raise invalid()
+        check_stream_token(asked, self._settings.stream_token, allow_unsigned=self._settings.allow_unsigned)
 
     def check_webhook(self, asked: Asked) -> None:
         header = asked.headers.get("jambonz-signature", "")
         if not header and self._settings.allow_unsigned:
             return
-        if not self._secret and self._token:
+        if not self._secret and self._settings.stream_token is not None:
             self.check_upgrade(asked)
             return
         if not header:
             raise missing("Jambonz-Signature")
-        fields = [field.strip().partition("=") for field in header[:MAX_CREDENTIAL_CHARS].split(",")]
+        fields = [field.strip().partition("=") for field in header[:MAX_SIGNATURE_CHARS].split(",")]
         stamps = [value for name, _, value in fields if name == "t"]
         given = [value for name, _, value in fields if name == "v1"][:MAX_SIGNATURES]
         if not self._secret or len(stamps) != 1 or not given:
@@ -141,16 +139,6 @@ class Jambonz:
 
     def api_headers(self, request: RestRequest) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {self._api_key}"}
-
-
-def _password(asked: Asked) -> str:
-    scheme, _, credentials = asked.headers.get("authorization", "")[:MAX_CREDENTIAL_CHARS].partition(" ")
-    if scheme.lower() != "basic":
-        return ""
-    try:
-        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
-    except (ValueError, binascii.Error):
-        return ""
 
 
 def _verbs(*verbs: Mapping[str, object]) -> Reply:

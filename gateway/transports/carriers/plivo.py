@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 
 from engines.api import Pcm16
 from gateway.carrier_settings import PlivoSettings
+from gateway.security.credentials import same
 from gateway.transports.carriers import wire
 from gateway.transports.carriers.dialect import (
     Act,
@@ -45,7 +46,6 @@ from gateway.transports.carriers.signatures import (
     invalid,
     missing,
     plivo_signature,
-    same,
 )
 from gateway.transports.phone.line import Ability, Incoming
 

@@ -15,6 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from engines.api import Pcm16
 from gateway.carrier_settings import TwilioSettings
+from gateway.security.credentials import same
 from gateway.transports.carriers import wire
 from gateway.transports.carriers.dialect import (
     Act,
@@ -40,7 +41,6 @@ from gateway.transports.carriers.signatures import (
     MAX_SIGNATURE_CHARS,
     invalid,
     missing,
-    same,
     twilio_signature,
     twilio_urls,
 )

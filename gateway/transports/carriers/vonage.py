@@ -19,6 +19,7 @@ import jwt
 
 from engines.api import Pcm16
 from gateway.carrier_settings import VonageSettings
+from gateway.security.credentials import bearer, same
 from gateway.settings import ConfigurationError
 from gateway.transports.carriers import wire
 from gateway.transports.carriers.dialect import (
@@ -42,12 +43,11 @@ from gateway.transports.carriers.dialect import (
     Unauthentic,
 )
 from gateway.transports.carriers.framing import Framer
-from gateway.transports.carriers.signatures import Seen, check_timestamp, invalid, missing, same
+from gateway.transports.carriers.signatures import Seen, check_stream_token, check_timestamp, invalid, missing
 from gateway.transports.phone.line import Ability, Incoming
 
 JSON = "application/json"
 API_TOKEN_S = 300
-MAX_TOKEN_CHARS = 8_192
 RATES_HZ = frozenset({8_000, 16_000, 24_000})
 
 _CALL = re.compile(r"[0-9A-Za-z-]{8,64}")
@@ -65,23 +65,15 @@ class Vonage:
         self._settings = settings
         self._now_s = now_s
         self._secret = _revealed(settings.signature_secret)
-        self._token = _revealed(settings.stream_token)
         self._private_key = _read_key(settings)
         self.api_url = settings.api_url if self._private_key else ""
         self._seen = Seen(now_s)
 
     def check_upgrade(self, asked: Asked) -> None:
-        bearer = _bearer(asked)
-        given = bearer or asked.query.get("token", "")
-        if not given and not self._token and self._settings.allow_unsigned:
-            return
-        if not given:
-            raise missing("Authorization")
-        if not self._token or not same(given, self._token):
-            raise invalid()
+        check_stream_token(asked, self._settings.stream_token, allow_unsigned=self._settings.allow_unsigned)
 
     def check_webhook(self, asked: Asked) -> None:
-        token = _bearer(asked)
+        token = bearer(asked.headers.get("authorization", ""))
         if not token and self._settings.allow_unsigned:
             return
         if not token:
@@ -170,11 +162,6 @@ def _read_key(settings: VonageSettings) -> str:
         problem = f"vonage.private_key: there is no PEM private key in {settings.private_key}"
         raise ConfigurationError("vonage_key_unreadable", problem) from None
     return key
-
-
-def _bearer(asked: Asked) -> str:
-    scheme, _, token = asked.headers.get("authorization", "")[:MAX_TOKEN_CHARS].partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _ncco(*actions: Mapping[str, object]) -> Reply:
