@@ -4,8 +4,8 @@ A polyphase windowed-sinc filter (Kaiser window; Oppenheim & Schafer, Discrete-T
 rather than soxr: soxr's stream hands its output out in large lumps (measured with 20 ms blocks at its MQ quality:
 8 to 16 kHz came 115 ms late, 24 to 16 kHz 38 ms), and its one setting that doesn't, QQ, does not filter aliases.
 
-The taps are whole numbers held in float64, so every sum is exact whatever the order of addition: the samples are the
-same bits however the stream is cut into blocks.
+The taps are whole multiples of 2^-20 held in float64, so every sum is exact whatever the order of addition: the
+samples are the same bits however the stream is cut into blocks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _MAX_PHASES = 1024
 _MAX_RATIO = 32
 _FEW_PHASES = 8
 _OUTPUTS_AT_ONCE = 2048  # bounds the gathered windows to a few MB, however long the block
+_HIGHEST, _LOWEST = np.array(32767.0), np.array(-32768.0)
 
 
 @functools.lru_cache(maxsize=64)
 def _taps(phases: int, step: int) -> npt.NDArray[np.float64]:
-    """The filter of each phase, shape (phases, taps): whole numbers that sum to ``_SCALE`` in every phase."""
+    """The filter of each phase, shape (phases, taps): whole multiples of ``1 / _SCALE``, whose sum is 1."""
     stretch = max(1.0, step / phases)
     half = math.ceil(_ZERO_CROSSINGS * stretch)
     offsets = np.arange(1 - half, half + 1)[None, :] - np.arange(phases)[:, None] / phases
@@ -38,6 +39,7 @@ def _taps(phases: int, step: int) -> npt.NDArray[np.float64]:
     taps: npt.NDArray[np.float64] = np.sinc(2.0 * _CUTOFF * offsets / stretch) * window
     taps = np.rint(taps * (_SCALE / taps.sum(axis=1, keepdims=True)))
     taps[:, half - 1] += _SCALE - taps.sum(axis=1)  # silence and steady levels stay exact in every phase
+    taps /= _SCALE
     taps.setflags(write=False)
     return taps
 
@@ -70,14 +72,14 @@ class Resampler:
 
     def reset(self) -> None:
         """Forget the stream: the next block is the first of a new one."""
-        self._history = np.zeros(self._half - 1, dtype=np.int16)
+        self._history = np.zeros(self._half - 1)
         self._phase = 0  # of the next output, counted in 1/phases of an input sample from the start of the history
 
     def process(self, pcm: Pcm16) -> Pcm16:
         """Take a block, shape (n,), any n; return all output that is final, shape (m,); m varies by a sample."""
         if self._phases == self._step:
             return pcm
-        buffer = np.concatenate((self._history, pcm))
+        buffer: npt.NDArray[np.float64] = np.concatenate((self._history, pcm), dtype=np.float64)
         taps = self._taps.shape[1]
         starts_end = (len(buffer) - taps + 1) * self._phases
         count = max(0, -(-(starts_end - self._phase) // self._step))
@@ -89,11 +91,10 @@ class Resampler:
         if count == 0:
             return np.zeros(0, dtype=np.int16)
         sum_up = self._by_phase if self._phases <= _FEW_PHASES else self._by_output
-        sums = sum_up(buffer.astype(np.float64), first, count)
-        sums /= _SCALE
+        sums = sum_up(buffer, first, count)
         np.rint(sums, out=sums)
-        np.minimum(sums, 32767, out=sums)
-        np.maximum(sums, -32768, out=sums)
+        np.minimum(sums, _HIGHEST, out=sums)
+        np.maximum(sums, _LOWEST, out=sums)
         return sums.astype(np.int16)
 
     def _by_phase(self, samples: npt.NDArray[np.float64], first: int, count: int) -> npt.NDArray[np.float64]:
@@ -104,6 +105,9 @@ class Resampler:
         for number in range(min(self._phases, count)):
             at, phase = divmod(first + self._step * number, self._phases)
             rows = -(-(count - number) // self._phases)
+            if self._step == 1:
+                sums[number :: self._phases] = np.correlate(samples[at : at + rows + taps - 1], self._taps[phase])
+                continue
             windows = np.ndarray((rows, taps), np.float64, samples, at * itemsize, (self._step * itemsize, itemsize))
             # Not a dot product: BLAS might take threads for it.
             np.einsum("nt,t->n", windows, self._taps[phase], out=sums[number :: self._phases])
