@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from gateway.transports.sip.message import MAX_MESSAGE_BYTES, Malformed, content_length, unfold
 
 MAX_HEAD_BYTES = 16 * 1024
+_PINGS = re.compile(rb"(?:\r\n\r\n)++")
 
 
 class Framer:
@@ -53,9 +56,10 @@ class Framer:
         return message
 
     def _skip_blank(self) -> None:
-        while self._buffer.startswith(b"\r\n\r\n"):
-            del self._buffer[:4]
-            self.pings += 1
+        found = _PINGS.match(self._buffer)
+        if found is not None:  # all at once: there may be thousands
+            self.pings += found.end() // 4
+            del self._buffer[: found.end()]
             self._searched = 0
         # One alone may be half a ping, or stand before a message.
         if len(self._buffer) > 2 and self._buffer.startswith(b"\r\n") and self._buffer[2] != 0x0D:

@@ -17,20 +17,17 @@ import structlog
 
 from gateway.security.rate_limit import source_of
 from gateway.transports.sip.address import is_address
-from gateway.transports.sip.framing import Framer
-from gateway.transports.sip.message import Malformed
+from gateway.transports.sip.connection import MAX_UNSENT_BYTES, Connection, Opened
+from gateway.transports.sip.tls_listener import TlsListener
 from gateway.transports.sip.transaction import Peer, TransportName
 
 _log = structlog.get_logger(__name__)
 
 CONNECT_S = 5.0
-PARTIAL_S = 10.0
-"""For the rest of a message that has begun, and for the first one of a connection."""
-IDLE_S = 180.0
-"""A stranger's connection without a word, not even a ping. One that a call may need stays."""
-MAX_UNSENT_BYTES = 256 * 1024
 MAX_PER_SOURCE = 32
 """Connections of one address that has no call and needs a password, if any."""
+STRANGERS_LEAVE = 4
+"""One of so many connections."""
 MAX_LOOKUPS = 64
 PORT_TRIES = 16
 PING = b"\r\n\r\n"
@@ -64,10 +61,10 @@ class Sockets:
         self._max_connections = max_connections
         self._tls_client = tls_client
         self._udp: asyncio.DatagramTransport | None = None
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._flows = itertools.count(1)
-        self._connections: dict[int, _Connection] = {}
-        self._opened: dict[tuple[TransportName, str, int], _Connection | _Opening] = {}
+        self._connections: dict[int, Connection] = {}
+        self._opened: dict[Opened, Connection | _Opening] = {}
         self._by_source: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -96,15 +93,15 @@ class Sockets:
 
     async def listen_stream(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Raises :class:`OSError`."""
-        name: TransportName = "tls" if tls is not None else "tcp"
-        loop = asyncio.get_running_loop()
-        handshake_s = CONNECT_S if tls is not None else None
-        server = await loop.create_server(
-            lambda: _Connection(self, name), host, port, ssl=tls, ssl_handshake_timeout=handshake_s
-        )
-        self._servers.append(server)
+        if tls is not None:
+            listener = TlsListener(self, host, port, tls)
+            self._listeners.append(listener)
+            self.ports["tls"] = listener.port
+            return listener.port
+        server = await asyncio.get_running_loop().create_server(lambda: Connection(self, "tcp"), host, port)
+        self._listeners.append(server)
         bound: int = server.sockets[0].getsockname()[1]
-        self.ports[name] = bound
+        self.ports["tcp"] = bound
         return bound
 
     def _close_udp(self) -> None:
@@ -131,7 +128,7 @@ class Sockets:
                 self._above.count("sip_connections_full")
                 return
             connection = self._opened[key] = _Opening()
-            self._start(self._open(key, connection))
+            self.start(self._open(key, connection))
         connection.send(data)
 
     def _send_udp(self, data: bytes, peer: Peer) -> None:
@@ -142,7 +139,7 @@ class Sockets:
         elif len(self._tasks) >= MAX_LOOKUPS:
             self._above.count("sip_lookups_full")  # it is repeated
         else:
-            self._start(self._look_up_and_send(data, peer))
+            self.start(self._look_up_and_send(data, peer))
 
     async def _look_up_and_send(self, data: bytes, peer: Peer) -> None:
         try:
@@ -168,7 +165,7 @@ class Sockets:
         assert self._udp is not None
         return int(self._udp.get_extra_info("socket").family)
 
-    async def _open(self, key: tuple[TransportName, str, int], opening: _Opening) -> None:
+    async def _open(self, key: Opened, opening: _Opening) -> None:
         transport, host, port = key
         tls = self._tls_client if transport == "tls" else None
         try:
@@ -176,7 +173,7 @@ class Sockets:
                 raise OSError("TLS is off")  # what is meant to be secret does not go in clear
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(self, transport, key), host, port, ssl=tls
+                    lambda: Connection(self, transport, key), host, port, ssl=tls
                 )
         except (OSError, TimeoutError, ValueError):  # the last: a name that cannot be one
             self._above.count("sip_connect_failed")
@@ -187,24 +184,30 @@ class Sockets:
         for data in opening.waiting:
             connection.send(data)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="sip socket")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def admit(self, connection: _Connection) -> bool:
+    def admit(self, connection: Connection) -> bool:
         """A connection that came up. Ours are not counted against a source."""
-        source = source_of(connection.peer.host)
-        if connection.opened_as is None:
-            crowded = self._by_source[source] >= MAX_PER_SOURCE and not self._above.trusts(connection.peer.host)
-            if crowded or len(self._connections) >= self._max_connections:
-                self._above.count("sip_connections_refused")
-                return False
-        self._by_source[source] += 1
+        if connection.opened_as is None and not self._has_room(connection.peer.host):
+            self._above.count("sip_connections_refused")
+            return False
+        self._by_source[source_of(connection.peer.host)] += 1
         self._connections[connection.flow] = connection
         return True
 
-    def gone(self, connection: _Connection) -> None:
+    def _has_room(self, host: str) -> bool:
+        """A quarter of all is for those who are known, whatever strangers do."""
+        trusted = self._above.trusts(host)
+        if self._by_source[source_of(host)] >= MAX_PER_SOURCE and not trusted:
+            return False
+        known = trusted or self._above.keeps(host)
+        room = self._max_connections - (0 if known else self._max_connections // STRANGERS_LEAVE)
+        return len(self._connections) < room and self._above.takes(host)
+
+    def gone(self, connection: Connection) -> None:
         if self._connections.pop(connection.flow, None) is None:
             return
         source = source_of(connection.peer.host)
@@ -228,8 +231,8 @@ class Sockets:
 
     async def close(self) -> None:
         self._closed = True
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -273,91 +276,7 @@ class _Opening:
             self.waiting.append(data)
 
 
-class _Connection(asyncio.Protocol):
-    """One TCP or TLS connection. ``opened_as``: where we connected to; None: the peer connected to us."""
-
-    def __init__(
-        self, sockets: Sockets, name: TransportName, opened_as: tuple[TransportName, str, int] | None = None
-    ) -> None:
-        self.flow = sockets.next_flow()
-        self.opened_as = opened_as
-        self.peer: Peer
-        self._sockets = sockets
-        self._name = name
-        self._framer = Framer()
-        self._pings = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._transport = transport
-        address = transport.get_extra_info("peername") or ("", 0)
-        self.peer = Peer(self._name, address[0], address[1], flow=self.flow)
-        if not self._sockets.admit(self):
-            transport.abort()
-            return
-        transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
-        self._expect(PARTIAL_S if self.opened_as is None else IDLE_S)
-
-    def data_received(self, data: bytes) -> None:
-        above = self._sockets.above
-        try:
-            messages = self._framer.feed(data)
-        except Malformed:
-            above.count("sip_malformed")
-            self.abort()
-            return
-        for message in messages:
-            if self._transport.is_closing():
-                return
-            if above.takes(self.peer.host):
-                above.receive(message, self.peer)
-            else:
-                above.count("sip_over_rate")
-        if self._framer.pings > self._pings:
-            self._pings = self._framer.pings
-            self.send(b"\r\n")
-        self._expect(PARTIAL_S if self._framer.partial else IDLE_S, again=not self._framer.partial or bool(messages))
-
-    def send(self, data: bytes) -> None:
-        if self._transport.is_closing():
-            return
-        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            self._sockets.above.count("sip_peer_not_reading")
-            self.abort()
-            return
-        self._transport.write(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._sockets.gone(self)
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def _expect(self, within_s: float, *, again: bool = True) -> None:
-        """Cut the connection if nothing comes ``within_s``; not ``again``: the time that runs already holds."""
-        if self._timer is not None:
-            if not again and self._expects_rest:
-                return
-            self._timer.cancel()
-        self._expects_rest = within_s == PARTIAL_S
-        self._timer = asyncio.get_running_loop().call_later(within_s, self._nothing_came)
-
-    def _nothing_came(self) -> None:
-        if not self._expects_rest and self._sockets.above.keeps(self.peer.host):
-            self._expect(IDLE_S)
-        else:
-            self.abort()
-
-    _expects_rest = False
-
-
-def _reached_by(peer: Peer) -> tuple[TransportName, str, int]:
+def _reached_by(peer: Peer) -> Opened:
     host, port = peer.otherwise or (peer.host, peer.port)
     return peer.transport, host, port
 

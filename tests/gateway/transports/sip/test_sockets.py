@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 import uvloop
 
+from gateway.transports.sip import connection as connection_module
 from gateway.transports.sip import sockets as module
 from gateway.transports.sip.sockets import Sockets, resolve
 from gateway.transports.sip.transaction import Peer
@@ -197,17 +199,66 @@ async def test_connections_are_bounded_for_each_source_unless_it_is_trusted(monk
         assert not sockets._by_source
 
 
-async def test_a_message_over_the_limit_is_passed_over() -> None:
+async def test_strangers_leave_room_for_those_who_are_known() -> None:
+    async with opened(max_connections=4) as (sockets, above):
+        streams = [await asyncio.open_connection(HOST, sockets.ports["tcp"]) for _ in range(4)]
+        assert await streams[3][0].read() == b""
+        above.trusted = True
+        streams.append(await asyncio.open_connection(HOST, sockets.ports["tcp"]))
+        await eventually(lambda: len(sockets._connections) == 4)
+        for _, writer in streams:
+            writer.close()
+
+
+@pytest.mark.parametrize("data", [MESSAGE, b"\r\n\r\n"])
+async def test_who_sends_more_than_it_may_is_cut(data: bytes) -> None:
     async with opened() as (sockets, above):
-        _, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
+        reader, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
+        await eventually(lambda: sockets._connections)
         above.open = False
-        writer.write(MESSAGE)
-        await eventually(lambda: above.counted == ["sip_over_rate"])
-        writer.close()
+        writer.write(data * 3)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert above.counted == ["sip_over_rate"]
+        assert not above.received
+        refused, other = await asyncio.open_connection(HOST, sockets.ports["tcp"])
+        with contextlib.suppress(ConnectionError):
+            assert await refused.read() == b""
+        assert above.counted == ["sip_over_rate", "sip_connections_refused"]
+        for one in (writer, other):
+            one.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_calls_have_their_turn_between_messages_however_many_come_at_once(loop: str) -> None:
+    async def send() -> int:
+        turn, most, came = 0, 0, Counter[int]()
+        ticker: asyncio.Handle | None = None
+
+        def tick() -> None:
+            nonlocal turn, ticker
+            turn += 1
+            ticker = asyncio.get_running_loop().call_soon(tick)
+
+        async with opened() as (sockets, above):
+            _, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
+            await eventually(lambda: sockets._connections)
+            above.receive = lambda data, source: came.update([turn])  # type: ignore[method-assign]
+            tick()
+            writer.write(MESSAGE * 20_000)
+            await eventually(lambda: came.total() == 20_000)
+            most = max(came.values())
+            writer.close()
+            assert ticker is not None
+            ticker.cancel()
+        return most
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        assert runner.run(send()) <= connection_module.READ_BYTES // len(MESSAGE) + 1
 
 
 async def test_half_a_message_is_waited_for_and_then_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PARTIAL_S", 0.05)
+    monkeypatch.setattr(connection_module, "PARTIAL_S", 0.05)
     async with opened() as (sockets, above):
         reader, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
         writer.write(MESSAGE + MESSAGE[:10])
@@ -219,7 +270,7 @@ async def test_half_a_message_is_waited_for_and_then_cut(monkeypatch: pytest.Mon
 
 
 async def test_an_idle_connection_is_cut_unless_a_call_may_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_S", 0.05)
+    monkeypatch.setattr(connection_module, "IDLE_S", 0.05)
     async with opened() as (sockets, above):
         above.trusted = True
         reader, writer = await asyncio.open_connection(HOST, sockets.ports["tcp"])
