@@ -38,9 +38,14 @@ class Certificates:
 
 class Phone:
     def __init__(
-        self, folder: Path, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        folder: Path,
+        port: int,
+        process: asyncio.subprocess.Process,
+        control: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        self._folder, self.port, self._reader, self._writer = folder, port, reader, writer
+        self._folder, self.port, self._process = folder, port, process
+        self._reader, self._writer = control
         self.events: list[dict[str, Any]] = []
         """What it told, in order: ``{"type": "CALL_ESTABLISHED", …}``."""
         self._news = asyncio.Event()
@@ -50,6 +55,10 @@ class Phone:
         message = json.dumps({"command": command, "params": what})
         self._writer.write(f"{len(message)}:{message},".encode())
         await self._writer.drain()
+
+    def kill(self) -> None:
+        """It is gone at once, and tells nobody."""
+        self._process.kill()
 
     async def until(self, kind: str) -> dict[str, Any]:
         """Wait until it tells of this (``CALL_ESTABLISHED``, ``CALL_CLOSED``, …)."""
@@ -126,7 +135,7 @@ async def phone(
                 with contextlib.suppress(OSError):
                     reader, writer = await asyncio.open_connection(LOOPBACK, control)
                 await asyncio.sleep(0.02)
-        made = Phone(folder, port, reader, writer)
+        made = Phone(folder, port, process, (reader, writer))
         listening = asyncio.create_task(made.listen(), name="baresip")
         yield made
     finally:

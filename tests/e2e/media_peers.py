@@ -1,28 +1,15 @@
-"""A real phone (baresip) and as much signalling as its media needs: what is proven here is the media."""
+"""As much signalling as the media of a real phone needs: what is proven with it is the media."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import cast
 
-import numpy as np
-
-from engines.api import Pcm16
 from gateway.transports.sip.media import RtpMedia
-from streaming.audio.resample import Resampler
-from streaming.audio.wav import encode_wav, read_wav
-from tests.e2e.ports import free_port
-
-LOOPBACK = "127.0.0.1"
-WAIT_S = 10.0
-MODULES = {"pcmu": "g711", "pcma": "g711", "g722": "g722", "opus": "opus"}
-ACCOUNT_CODECS = {"pcmu": "PCMU", "pcma": "PCMA", "g722": "G722/16000/1", "opus": "opus"}
-RATES_HZ = {"pcmu": 8000, "pcma": 8000, "g722": 16_000, "opus": 48_000}
+from tests.e2e.ports import LOOPBACK
 
 
 class Signalling(asyncio.DatagramProtocol):
@@ -95,68 +82,3 @@ async def signalling(media: RtpMedia) -> AsyncIterator[Signalling]:
     finally:
         transport.close()
         await asyncio.sleep(0)
-
-
-class Phone:
-    """baresip, by its control port."""
-
-    def __init__(self, folder: Path, port: int, writer: asyncio.StreamWriter) -> None:
-        self._folder, self.port, self._writer = folder, port, writer
-
-    async def do(self, command: str, what: str = "") -> None:
-        """``dial``, ``sndcode``, ``hold``, ``resume``, ``hangup``."""
-        message = json.dumps({"command": command, "params": what})
-        self._writer.write(f"{len(message)}:{message},".encode())
-        await self._writer.drain()
-
-    def heard(self) -> Pcm16:
-        """What it heard, at 8 kHz, of the longest stretch between two holds."""
-        path = max(self._folder.glob("dump-*-dec.wav"), key=lambda path: path.stat().st_size)
-        pcm, rate_hz = read_wav(path.read_bytes())
-        return at_8_khz(pcm, rate_hz)
-
-
-@contextlib.asynccontextmanager
-async def phone(folder: Path, said: Pcm16, codec: str, secure: str = "") -> AsyncIterator[Phone]:
-    """It says ``said`` (at 8 kHz) over and over, and writes down what it hears. ``secure``: its ``mediaenc``."""
-    port, control = free_port(), free_port()
-    rate_hz = RATES_HZ[codec]
-    up = Resampler(8000, rate_hz)
-    (folder / "said.wav").write_bytes(encode_wav([np.concatenate((up.process(said), up.flush()))], rate_hz))
-    modules = (MODULES[codec], "aufile", "sndfile", "aubridge", "srtp", "ctrl_tcp")
-    lines = ["module_path /usr/lib/baresip/modules", *(f"module {name}.so" for name in modules)]
-    lines += ["module_tmp account.so", "module_app menu.so", f"sip_listen {LOOPBACK}:{port}"]
-    lines += [f"ctrl_tcp_listen {LOOPBACK}:{control}", f"net_interface {LOOPBACK}", f"snd_path {folder}"]
-    lines += [f"audio_source aufile,{folder}/said.wav", "audio_player aubridge,nil", "audio_channels 1-1"]
-    lines += ["opus_stereo no", "opus_sprop_stereo no", "audio_alert aufile,/dev/null"]
-    (folder / "config").write_text("\n".join(lines) + "\n")
-    account = f"<sip:bob@{LOOPBACK}:{port}>;regint=0;answermode=auto;audio_codecs={ACCOUNT_CODECS[codec]}"
-    (folder / "accounts").write_text(account + (f";mediaenc={secure}" if secure else "") + "\n")
-    (folder / "contacts").write_text("")
-    process = await asyncio.create_subprocess_exec(
-        "baresip",
-        *("-f", str(folder)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    writer = None
-    try:
-        async with asyncio.timeout(WAIT_S):
-            while writer is None:
-                with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection(LOOPBACK, control)
-                await asyncio.sleep(0.02)
-        yield Phone(folder, port, writer)
-    finally:
-        if writer is not None:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-        process.terminate()
-        await process.wait()
-
-
-def at_8_khz(pcm: Pcm16, rate_hz: int) -> Pcm16:
-    down = Resampler(rate_hz, 8000)
-    return np.concatenate((down.process(np.ascontiguousarray(pcm)), down.flush()))

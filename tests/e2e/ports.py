@@ -20,5 +20,9 @@ def free_port(kind: socket.SocketKind = socket.SOCK_DGRAM) -> int:
 async def bound(port: int) -> None:
     """Wait until somebody listens there (UDP)."""
     async with asyncio.timeout(10):
-        while f":{port:04X} " not in Path("/proc/net/udp").read_text():  # noqa: ASYNC110
+        while not _is_bound(port):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+def _is_bound(port: int) -> bool:
+    return f":{port:04X} " in Path("/proc/net/udp").read_text()

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from tests.serving import Served, eventually, served
 RATE_HZ = 16_000
 ALIKE = 0.999
 """At least, of a correlation: through a transparent line."""
+PIECE_SAMPLES = 2_000
 LINGER_S = 64.0
 """Longer than any transaction waits for what may still come of it (RFC 3261: 64 T1, 32 s)."""
 
@@ -68,8 +69,7 @@ class Ears(EnergyVad):
     def heard(self, call: int = 0) -> Pcm16:
         return np.concatenate([*self.calls[call], np.zeros(0, np.int16)])
 
-
-    def same(self, said: Pcm16, call: int = 0) -> bool:
+    def same_as(self, said: Pcm16, call: int = 0) -> bool:
         """Whether all of ``said`` (at 8 kHz) was heard in one piece, as it is behind G.711 and in 16 kHz."""
         heard = at_8_khz(self.heard(call), RATE_HZ)
         return len(heard) >= len(said) and likeness(said, heard) >= ALIKE
@@ -98,13 +98,7 @@ class Line:
     ears: Ears
     llm: ScriptedLlm
     stt: ScriptedStt
-    ended: list[CallRecord] = field(default_factory=list)
-
-    @property
-    def sip(self) -> SipServer:
-        server = self.here.gateway.wires.sip
-        assert server is not None
-        return server
+    sip: SipServer
 
     @property
     def port(self) -> int:
@@ -134,6 +128,16 @@ class Line:
     async def until(self, holds: Callable[[], Any]) -> None:
         await eventually(holds)
 
+    def let_time_pass(self) -> None:
+        """For all that SIP waits for."""
+        timers = self.sip.ua.timers
+        clock = timers._now_s
+        timers._now_s = lambda: clock() + LINGER_S
+        try:
+            timers.run()
+        finally:
+            timers._now_s = clock
+
     async def empty(self) -> None:
         """Wait until no call is left, then let the time go by in which its last messages might be sent again: then
         there is no dialog, transaction, timer, port, media, nor a stream of an engine."""
@@ -143,21 +147,15 @@ class Line:
         await eventually(lambda: not media_ports(server))
         assert not server.ua._invites
         await eventually(lambda: not server._tasks)
-        timers = server.ua.timers
-        clock = timers._now_s
-        timers._now_s = lambda: clock() + LINGER_S
-        try:
-            timers.run()
-        finally:
-            timers._now_s = clock
-        assert (len(server.ua.transactions), len(timers)) == (0, 0)
+        self.let_time_pass()
+        assert (len(server.ua.transactions), len(server.ua.timers)) == (0, 0)
         assert self.ears.open_streams == 0
         await eventually(lambda: not medias_left())
 
 
 def likeness(said: Pcm16, heard: Pcm16) -> float:
-    """Correlation of all of ``said`` with the place in ``heard`` that is most like it; both at 8 kHz."""
-    at = place_of(said, heard)
+    """Correlation of all of ``said`` with the place in ``heard`` that begins most like it; both at 8 kHz."""
+    at = place_of(said[:PIECE_SAMPLES], heard[: len(heard) - len(said) + PIECE_SAMPLES])
     return float(np.corrcoef(said, heard[at : at + len(said)])[0, 1])
 
 
@@ -198,6 +196,8 @@ async def sip_line(
         }
     )
     async with served(EngineSet(ears, None, heard, model, Voice(says)), settings) as here:
-        line = Line(here, ears, model, heard)
+        server = here.gateway.wires.sip
+        assert server is not None
+        line = Line(here, ears, model, heard, server)
         yield line
         await line.empty()

@@ -18,6 +18,7 @@ import pytest
 from tests.e2e.ports import LOOPBACK, free_port
 
 SCENARIOS = Path(__file__).parent / "sipp"
+OUTPUT = "output.log"
 PCAPS = Path("/usr/share/sip-tester")
 
 needs_sipp = pytest.mark.skipif(shutil.which("sipp") is None, reason="sipp is not installed (Debian: sip-tester)")
@@ -32,6 +33,8 @@ class Ran:
     failed: int
     counters: dict[str, int]
     """By the scenario's own names: how many calls got that far."""
+    strays: int
+    """Messages that came for no call, or for one that was over."""
     errors: str
     """What sipp says of messages that it did not expect."""
 
@@ -39,25 +42,30 @@ class Ran:
 class Sipp:
     """One run, from its start on."""
 
-    def __init__(self, folder: Path, scenario: str, process: asyncio.subprocess.Process, within_s: float) -> None:
-        self._folder, self._scenario, self._process, self._within_s = folder, scenario, process, within_s
+    def __init__(self, name: str, folder: Path, process: asyncio.subprocess.Process, within_s: float) -> None:
+        self.name, self._folder, self._process, self._within_s = name, folder, process, within_s
 
     async def done(self, *, all_good: bool = True) -> Ran:
         """Wait for its last call. Fails if one did not go through, unless not ``all_good``."""
         async with asyncio.timeout(self._within_s):
-            output, _ = await self._process.communicate()
-        ran = self._ran()
+            code = await self._process.wait()
         if all_good:
-            assert self._process.returncode == 0, (self._process.returncode, ran, output.decode()[-2000:])
-            assert ran.failed == 0, ran
+            assert code == 0, (code, self._errors(), (self._folder / OUTPUT).read_text()[-2000:])
+        ran = self._ran()
+        assert ran.failed == 0 or not all_good, ran
         return ran
 
     def _ran(self) -> Ran:
-        errors = "".join(path.read_text() for path in self._folder.glob("*_errors.log"))
         rows = list(csv.DictReader((self._folder / "stat.csv").read_text().splitlines(), delimiter=";"))
         last = rows[-1] if rows else {}
         counters = {name[:-3]: int(last[name]) for name in last if name.endswith("(C)") and name[:-3].islower()}
-        return Ran(int(last.get("SuccessfulCall(C)", 0)), int(last.get("FailedCall(C)", 0)), counters, errors)
+        good, failed, *strays = (
+            int(last.get(f"{name}(C)", 0)) for name in ("SuccessfulCall", "FailedCall", "OutOfCallMsgs", "DeadCallMsgs")
+        )
+        return Ran(good, failed, counters, sum(strays), self._errors())
+
+    def _errors(self) -> str:
+        return "".join(path.read_text() for path in self._folder.glob("*_errors.log"))
 
 
 @contextlib.asynccontextmanager
@@ -73,29 +81,41 @@ async def sipp(
 ) -> AsyncIterator[Sipp]:
     """Place ``calls`` at ``rate`` a second (0: all at once), as tests/e2e/sipp/``scenario``.xml says. Whatever is left
     of it at the end is killed."""
-    folder.mkdir(exist_ok=True)
-    (folder / "pcap").exists() or (folder / "pcap").symlink_to(PCAPS)
-    arguments = ["-sf", str(SCENARIOS / f"{scenario}.xml"), "-i", host, "-p", str(free_port()), "-bind_local", "-mi", host]
-    arguments += ["-mp", str(free_port()), "-cp", str(free_port()), "-m", str(calls), "-l", str(calls)]
+    _prepare(folder)
+    arguments = ["-sf", str(SCENARIOS / f"{scenario}.xml"), "-i", host, "-p", str(free_port()), "-bind_local"]
+    arguments += ["-mi", host, "-mp", str(free_port()), "-cp", str(free_port()), "-m", str(calls), "-l", str(calls)]
     arguments += ["-r", str(rate or 1_000), "-nostdin", "-timeout", f"{within_s}s", "-timeout_error"]
     arguments += ["-trace_err", "-trace_stat", "-stf", "stat.csv", "-fd", "1", *options]
-    process = await asyncio.create_subprocess_exec(
-        "sipp",
-        f"{LOOPBACK}:{port}",
-        *arguments,
-        cwd=folder,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    async with launched(folder, f"{LOOPBACK}:{port}", *arguments) as process:
+        yield Sipp(scenario, folder, process, within_s + 5)
+
+
+@contextlib.asynccontextmanager
+async def launched(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """sipp with these arguments; killed at the end if it still runs."""
+    with (folder / OUTPUT).open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            "sipp", *arguments, cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
+        )
     try:
-        yield Sipp(folder, scenario, process, within_s + 5)
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
-            await process.communicate()
+            await process.wait()
 
 
-async def run_sipp(folder: Path, scenario: str, port: int, *options: str, **given: int | str) -> Ran:
-    async with sipp(folder, scenario, port, *options, **given) as running:  # type: ignore[arg-type]
+def _prepare(folder: Path) -> None:
+    """sipp looks for recordings beside its scenario, or where it is started."""
+    folder.mkdir(exist_ok=True)
+    pcap = folder / "pcap"
+    if not pcap.exists():
+        pcap.symlink_to(PCAPS)
+
+
+async def run_sipp(
+    folder: Path, scenario: str, port: int, *options: str, calls: int = 1, rate: int = 0, host: str = LOOPBACK
+) -> Ran:
+    """:func:`sipp` from its first call to its last, all of which go through."""
+    async with sipp(folder, scenario, port, *options, calls=calls, rate=rate, host=host) as running:
         return await running.done()

@@ -14,10 +14,11 @@ from gateway.transports.sip.media import RtpMedia
 from gateway.transports.sip.media_policy import RtpPolicy
 from gateway.transports.sip.offer_answer import Srtp
 from streaming.audio.resample import Resampler
-from tests.e2e.media_peers import WAIT_S, Phone, Signalling, at_8_khz, phone, signalling
+from tests.e2e.baresip_peer import WAIT_S, Phone, at_8_khz, needs_baresip, phone
+from tests.e2e.media_peers import Signalling, signalling
 from tests.gateway.transports.sip.media_rig import place_of, speech
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, needs_baresip]
 
 SAID = speech(6.0)
 ANSWERED = speech(9.0)[24_000:][::-1].copy()

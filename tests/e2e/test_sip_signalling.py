@@ -37,7 +37,7 @@ async def test_a_call_and_its_media_both_ways(tmp_path: Path, transport: str) ->
         assert (record.cause, record.transport) == ("caller_hung_up", "sip")
         assert record.quality is not None
         assert (record.quality["lost"], record.quality["late"], record.quality["concealed"]) == (0, 0, 0)
-        assert line.ears.same(said)
+        assert line.ears.same_as(said)
 
 
 async def test_a_call_in_a_law(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_a_call_in_a_law(tmp_path: Path) -> None:
     async with sip_line(agent=GREETS, says=said, deaf=True) as line:
         await run_sipp(tmp_path, "alaw", line.port, "-rtp_echo", "-d", "1500")
         await line.here.empty()
-        assert line.ears.same(said)
+        assert line.ears.same_as(said)
 
 
 async def test_options_follow_readiness(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ async def test_on_hold_nothing_is_said_and_nothing_is_missing_afterwards(tmp_pat
             await caller.done()
         await line.here.empty()
         # The agent goes on where it was when it was put on hold: both parts together are what it had to say.
-        assert line.ears.same(said[:4_000])
-        assert line.ears.same(said[-4_000:])
+        assert line.ears.same_as(said[:4_000])
+        assert line.ears.same_as(said[-4_000:])
 
 
 async def test_it_rings_reliably(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_an_invite_without_an_offer(tmp_path: Path) -> None:
     async with sip_line(agent=GREETS, says=said, deaf=True) as line:
         await run_sipp(tmp_path, "late_offer", line.port, "-rtp_echo", "-d", "1500")
         await line.here.empty()
-        assert line.ears.same(said)
+        assert line.ears.same_as(said)
 
 
 async def test_a_session_timer(tmp_path: Path) -> None:
