@@ -6,22 +6,13 @@ import ipaddress
 import uuid
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_settings import NoDecode
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from gateway.carrier_settings import Token
-from gateway.engine_settings import comma_separated
+from gateway.network_settings import Networks
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 MAX_UUIDS = 1_000
-
-
-def _network(value: str) -> str:
-    try:
-        ipaddress.ip_network(value)
-    except ValueError:
-        raise ValueError(f"{value!r} is not an address or a network such as 10.0.0.0/24") from None
-    return value
 
 
 def _uuids(table: dict[str, str]) -> dict[str, str]:
@@ -39,14 +30,6 @@ def _uuids(table: dict[str, str]) -> dict[str, str]:
     return table
 
 
-Networks = Annotated[
-    tuple[Annotated[str, AfterValidator(_network)], ...],
-    NoDecode,
-    BeforeValidator(comma_separated),
-    Field(min_length=1, max_length=64),
-]
-
-
 class AudioSocketSettings(BaseModel):
     """``[audiosocket]``: the protocol has neither encryption nor a password."""
 
@@ -55,7 +38,9 @@ class AudioSocketSettings(BaseModel):
     enabled: bool = Field(default=False, description="take calls of Asterisk's AudioSocket (TCP)")
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on: loopback, or a private one")
     port: int = Field(default=9_092, ge=0, le=65_535, description="port to listen on; 0 picks a free one")
-    allowed: Networks = Field(default=LOOPBACK, description="addresses or networks that may connect")
+    allowed: Networks = Field(
+        default=LOOPBACK, min_length=1, max_length=64, description="addresses or networks that may connect"
+    )
     calls: Literal["any", "known"] = Field(
         default="known",
         description="known: UUIDs of audiosocket.uuids, and those announced over HTTP (once each); any: every UUID",
@@ -71,7 +56,8 @@ class AudioSocketSettings(BaseModel):
 
     @model_validator(mode="after")
     def _strangers(self) -> AudioSocketSettings:
-        if self.enabled and self.calls == "any" and not all(_is_loopback(network) for network in self.allowed):
+        local_only = all(ipaddress.ip_network(network).is_loopback for network in self.allowed)
+        if self.enabled and self.calls == "any" and not local_only:
             raise ValueError('audiosocket.calls = "any" is for loopback only: other machines would need no secret')
         return self
 
@@ -114,7 +100,3 @@ class FreeswitchSettings(BaseModel):
         if self.enabled and self.stream_token is None:
             raise ValueError("freeswitch.enabled needs freeswitch.stream_token: without one, anybody could call")
         return self
-
-
-def _is_loopback(network: str) -> bool:
-    return ipaddress.ip_network(network).is_loopback

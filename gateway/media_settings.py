@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import NoDecode
 
 from gateway.engine_settings import comma_separated
+from gateway.network_settings import Address
 
 MIN_PORTS = 10
 """A call takes a port for each address of this machine while it is set up: fewer would refuse the second one."""
@@ -18,16 +18,6 @@ _ICE_URL = re.compile(
     r"^(stuns?:(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?"
     r"|turns?:(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(\?transport=(udp|tcp))?)$"
 )
-
-
-def _address(value: str) -> str:
-    """Empty: none. A name would have to be looked up, and could change under a call."""
-    if value:
-        try:
-            ipaddress.ip_address(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not an IP address; a host name is not taken") from None
-    return value
 
 
 def _port_range(value: str) -> str:
@@ -50,7 +40,6 @@ def _ice_url(value: str) -> str:
     return value
 
 
-Address = Annotated[str, AfterValidator(_address)]
 PortRange = Annotated[str, AfterValidator(_port_range)]
 IceUrls = Annotated[
     tuple[Annotated[str, AfterValidator(_ice_url)], ...],

@@ -12,13 +12,12 @@ from pydantic_settings import NoDecode
 
 from gateway.engine_settings import comma_separated
 from gateway.outbound_address import BadDestination, Destination, host_and_port
+from gateway.security.networks import Network, parse_address
 
 SIP_PORTS = frozenset({None, 5060, 5061})
 
 _PREFIX = re.compile(r"\+[1-9][0-9]{0,14}")
 _SHOWN_AS = re.compile(r"\+?[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,8 @@ class Pattern:
             return False
         if self.domain:
             return host.endswith(self.domain)
-        return self.network is not None and _inside(host, self.network)
-
-
-def _inside(host: str, network: Network) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")) in network
-    except ValueError:
-        return False
+        address = parse_address(host)
+        return self.network is not None and address is not None and address in self.network
 
 
 def parse_pattern(text: str) -> Pattern:

@@ -6,7 +6,6 @@ Every error names the key, where its value came from, and for an unknown key the
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import json
 import os
 import tomllib
@@ -42,6 +41,7 @@ from gateway.carrier_settings import (
 )
 from gateway.engine_settings import EngineSettings, comma_separated
 from gateway.media_settings import MediaSettings
+from gateway.network_settings import Networks
 from gateway.outbound_settings import OutboundSettings
 from gateway.phone_settings import PhoneSettings
 from gateway.security.origins import parse_origin
@@ -76,13 +76,7 @@ def _origin(value: str) -> str:
     return str(origin)
 
 
-def _network(value: str) -> str:
-    ipaddress.ip_network(value)
-    return value
-
-
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(comma_separated)]
-Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(comma_separated)]
 
 
 class Settings(BaseSettings):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import NoDecode
 
 from gateway.engine_settings import comma_separated
-from gateway.media_settings import Address
+from gateway.network_settings import Address, Networks
+from gateway.security.networks import is_loopback
 
 _NAME = re.compile(r"[A-Za-z0-9\-_.!~*'+]{1,64}")
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9\-.]{0,253}[A-Za-z0-9])?)(?::\d{1,5})?")
@@ -19,10 +19,6 @@ MAX_USERS = 1_000
 MAX_TRUNKS = 16
 
 Transport = Literal["udp", "tcp", "tls"]
-
-
-def _network(value: str) -> str:
-    return str(ipaddress.ip_network(value, strict=False))
 
 
 def _server(value: str) -> str:
@@ -53,7 +49,6 @@ def _realm(value: str) -> str:
     return value
 
 
-Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(comma_separated)]
 Codecs = Annotated[tuple[Literal["opus", "g722", "pcmu", "pcma"], ...], NoDecode, BeforeValidator(comma_separated)]
 Digests = Annotated[
     tuple[Literal["md5", "sha-256"], ...], NoDecode, BeforeValidator(comma_separated), AfterValidator(_once)
@@ -144,6 +139,8 @@ class SipSettings(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> SipSettings:
+        if not self.host:
+            raise ValueError("sip.host is an address, such as 0.0.0.0")
         if len(set(self.transports)) < len(self.transports):
             raise ValueError("sip.transports names one twice")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -165,10 +162,4 @@ class SipSettings(BaseModel):
     @property
     def is_open_to_none(self) -> bool:
         """Only this machine reaches it."""
-        return bool(self.host) and ipaddress.ip_address(self.host).is_loopback
-
-    @model_validator(mode="after")
-    def _has_host(self) -> SipSettings:
-        if not self.host:
-            raise ValueError("sip.host is an address, such as 0.0.0.0")
-        return self
+        return is_loopback(self.host)

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from gateway.security.client_secrets import PREFIX
+from gateway.security.networks import is_loopback
 from gateway.settings import ConfigurationError, Settings
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address. A name other than ``localhost`` is not taken for one."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_listening(settings: Settings) -> None:

@@ -1,10 +1,12 @@
-"""How often one source may be wrong: keys that people type are short enough to be guessed."""
+"""How often one source may ask, and how often it may be wrong: keys that people type can be guessed."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
+
+from gateway.security.networks import parse_address
 
 FAILURES = 10
 """Wrong keys one source may try at once; after that one more every :data:`EVERY_S`."""
@@ -16,38 +18,55 @@ _V6_PREFIX = 64
 """One subscriber has a whole IPv6 network of this size."""
 
 
+class Buckets:
+    """One for each key: ``most`` at once, and one more every ``every_s``. Those that were quiet longest are forgotten
+    first. ``now_s`` is monotonic."""
+
+    def __init__(self, now_s: Callable[[], float], *, most: int, every_s: float) -> None:
+        self._now_s = now_s
+        self._most = most
+        self._every_s = every_s
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+        """When the bucket of a key will be full again: each that is spent adds ``every_s``."""
+
+    def wait_s(self, key: str) -> float:
+        """How long until there is one more; 0: there is."""
+        return max(0.0, self._full_at.get(key, 0.0) - (self._most - 1) * self._every_s - self._now_s())
+
+    def spend(self, key: str) -> None:
+        """One, even if there is none."""
+        self._full_at[key] = max(self._full_at.get(key, 0.0), self._now_s()) + self._every_s
+        self._full_at.move_to_end(key)
+        while len(self._full_at) > MAX_SOURCES:
+            self._full_at.popitem(last=False)
+
+    def take(self, key: str) -> bool:
+        """Spend one, if there is one."""
+        if self.wait_s(key) > 0:
+            return False
+        self.spend(key)
+        return True
+
+
 class FailureLimit:
-    """Counts failures by source, each with a bucket that refills. ``now_s`` is monotonic."""
+    """Failures by source. ``now_s`` is monotonic."""
 
     def __init__(self, now_s: Callable[[], float], *, failures: int = FAILURES, every_s: float = EVERY_S) -> None:
-        self._now_s = now_s
-        self._failures = failures
-        self._every_s = every_s
-        self._forgiven_at: OrderedDict[str, float] = OrderedDict()
-        """When the last failure of a source will be forgiven: each adds ``every_s``."""
+        self._failures = Buckets(now_s, most=failures, every_s=every_s)
 
     def wait_s(self, source: str) -> float:
         """How long this source has to wait before it may try again; 0: it may."""
-        forgiven_at = self._forgiven_at.get(source_of(source), 0.0)
-        return max(0.0, forgiven_at - (self._failures - 1) * self._every_s - self._now_s())
+        return self._failures.wait_s(source_of(source))
 
     def failed(self, source: str) -> None:
-        now = self._now_s()
-        name = source_of(source)
-        self._forgiven_at[name] = max(self._forgiven_at.get(name, 0.0), now) + self._every_s
-        self._forgiven_at.move_to_end(name)
-        while len(self._forgiven_at) > MAX_SOURCES:
-            self._forgiven_at.popitem(last=False)
+        self._failures.spend(source_of(source))
 
 
 def source_of(address: str) -> str:
     """What counts as one source: an IPv4 address, or an IPv6 network. Whatever is no address counts as itself."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
+    parsed = parse_address(address)
+    if parsed is None:
         return address
     if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
         return str(ipaddress.ip_network((parsed, _V6_PREFIX), strict=False))
     return str(parsed)

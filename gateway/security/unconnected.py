@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-from gateway.security.listening import is_loopback
+from gateway.security.networks import is_loopback
 from gateway.security.rate_limit import source_of
 
 PER_SOURCE = 4

@@ -47,6 +47,8 @@ def refused(what: OutboundPolicy, text: str) -> NotAllowed:
         (("+1", "pbx"), ("+1555",), "+15551234567", "destination_denied"),
         (("+1555123", "pbx"), ("+1",), "+15551234567", "destination_denied"),
         (("+1", "pbx"), ("pbx",), "sip:a@pbx", "destination_denied"),
+        (("0.0.0.0/0",), ("10.0.0.0/8",), "sip:a@10.0.0.1", "destination_denied"),
+        (("::/0", "0.0.0.0/0"), ("10.0.0.0/8",), "sip:a@[::ffff:10.0.0.1]", "destination_denied"),
         (("+1",), (), "+19005551234", "premium_rate"),
         (("+1",), (), "+18765551234", "premium_rate"),
         (("+4", "+44"), (), "+449012345678", "premium_rate"),

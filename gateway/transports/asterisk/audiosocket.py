@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import cast
@@ -19,13 +19,14 @@ import structlog
 from gateway.agents.agent import UnknownAgent
 from gateway.bridge_settings import AudioSocketSettings
 from gateway.call_setup import CallNotSetUp
+from gateway.security.networks import Networks
 from gateway.settings import ConfigurationError
 from gateway.state import Gateway
 from gateway.switchboard import Refused
 from gateway.transports.asterisk import audiosocket_wire as wire
 from gateway.transports.asterisk.audiosocket_line import CLOSE_S, WRITE_BUFFER_BYTES, AudioSocketLine
 from gateway.transports.asterisk.expected import ExpectedCalls, NextSteps, NotExpected
-from gateway.transports.phone.line import Incoming
+from gateway.transports.phone.line import Incoming, LineError
 from gateway.transports.phone.phone_call import PhoneCall
 
 _log = structlog.get_logger(__name__)
@@ -63,9 +64,11 @@ class AudioSocketServer:
         self._settings = settings
         self._expected = expected
         self._next_steps = next_steps
-        self._allowed = [ipaddress.ip_network(network) for network in settings.allowed]
+        self._allowed = Networks(settings.allowed)
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._up: Counter[str] = Counter()
+        """Calls by the UUID that they came with, which several may share."""
         self.port = 0
 
     @contextlib.asynccontextmanager
@@ -95,13 +98,7 @@ class AudioSocketServer:
     def admits(self, connection: _Connection, address: str) -> bool:
         """Whether it may say its UUID."""
         strangers = sum(not known.identified for known in self._connections)
-        try:
-            ip = ipaddress.ip_address(address.partition("%")[0])
-        except ValueError:
-            return self.refuse("audiosocket_address_refused")
-        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        if not any(ip in network for network in self._allowed):
+        if address not in self._allowed:
             return self.refuse("audiosocket_address_refused")
         if strangers >= MAX_STRANGERS:
             return self.refuse("audiosocket_too_many_strangers")
@@ -124,12 +121,28 @@ class AudioSocketServer:
             _log.warning("an AudioSocket call was refused", reason=error.code)
             connection.send_back()
             return
-        hand_over = partial(self._next_steps.hand_over, incoming.wire_id) if self._settings.transfers else None
+        hand_over = partial(self._hand_over, incoming.wire_id) if self._settings.transfers else None
+        self._next_steps.take(incoming.wire_id)  # of an earlier call of this UUID, whose dialplan did not ask
         task = asyncio.create_task(self._take(connection.make_line(hand_over), incoming), name="audiosocket")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _hand_over(self, wire_id: str, target: str) -> None:
+        """Raises :class:`LineError` where the dialplan of another call might be told, too."""
+        if self._up[wire_id] > 1:
+            raise LineError("transfer_failed", "Other calls came with the same UUID: announce each, with its own.")
+        self._next_steps.hand_over(wire_id, target)
+
     async def _take(self, line: AudioSocketLine, incoming: Incoming) -> None:
+        self._up[incoming.wire_id] += 1
+        try:
+            await self._run(line, incoming)
+        finally:
+            self._up[incoming.wire_id] -= 1
+            if not self._up[incoming.wire_id]:
+                del self._up[incoming.wire_id]
+
+    async def _run(self, line: AudioSocketLine, incoming: Incoming) -> None:
         gateway = self.gateway
         try:
             admission = await gateway.switchboard.admit("audiosocket")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from gateway.security.rate_limit import FailureLimit, source_of
+from gateway.security.networks import Networks
+from gateway.security.rate_limit import Buckets, FailureLimit, source_of
 from gateway.transports.sip.digest import DigestGate
 from gateway.transports.sip.message import Request
 from gateway.transports.sip.transaction import Peer
@@ -16,30 +15,11 @@ KNOWN_PER_S = 2_000
 """Messages of a source that has a call or needs no password: only a peer gone mad sends more."""
 STRANGERS_PER_S = 500
 """Messages of all the others together."""
-MAX_SOURCES = 4_096
-
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Buckets:
-    """For each key so many a second, and as many again at once. Those that were quiet longest are forgotten first."""
-
-    def __init__(self, per_s: float, now_s: Callable[[], float]) -> None:
-        self._per_s = per_s
-        self._now_s = now_s
-        self._full_at: OrderedDict[str, float] = OrderedDict()
-        """When the bucket of a key would be full again."""
-
-    def take(self, key: str) -> bool:
-        now = self._now_s()
-        full_at = max(self._full_at.get(key, now), now) + 1 / self._per_s
-        if full_at > now + 2:
-            return False
-        self._full_at[key] = full_at
-        self._full_at.move_to_end(key)
-        if len(self._full_at) > MAX_SOURCES:
-            self._full_at.popitem(last=False)
-        return True
+def _a_second(count: int, now_s: Callable[[], float]) -> Buckets:
+    """So many a second, and twice as many at once."""
+    return Buckets(now_s, most=2 * count, every_s=1 / count)
 
 
 class SourceGuard:
@@ -56,15 +36,15 @@ class SourceGuard:
         has_call: Callable[[str], bool],
         now_s: Callable[[], float],
     ) -> None:
-        self._allow: list[_Network] = [ipaddress.ip_network(network) for network in allow]
+        self._allow = Networks(allow)
         self._digest = digest
         self._anyone = anyone or (local_only and not self._allow and digest is None)
         self._local_only = local_only
         self._has_call = has_call
         self._trunks: dict[str, frozenset[str]] = {}
-        self._strangers = Buckets(requests_per_s, now_s)
-        self._all_strangers = Buckets(STRANGERS_PER_S, now_s)
-        self._known = Buckets(KNOWN_PER_S, now_s)
+        self._strangers = _a_second(requests_per_s, now_s)
+        self._all_strangers = _a_second(STRANGERS_PER_S, now_s)
+        self._known = _a_second(KNOWN_PER_S, now_s)
         self._failures = FailureLimit(now_s)
 
     def trust(self, trunk: str, hosts: Iterable[str]) -> None:
@@ -82,13 +62,11 @@ class SourceGuard:
         """Whether it needs no password because of its address."""
         if any(host in hosts for hosts in self._trunks.values()):
             return True
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._allow)
+        return host in self._allow
+
+    def answers(self, host: str) -> bool:
+        """Whether it is told anything. Where a password helps, everybody is asked for it."""
+        return self._anyone or self._digest is not None or self.is_allowed(host) or self._has_call(host)
 
     def judge(self, request: Request, source: Peer) -> Verdict:
         """Of a request outside of a call."""

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from gateway.readiness import unready
+from gateway.security.networks import is_loopback
 from gateway.settings import ConfigurationError
 from gateway.sip_settings import SipSettings
 from gateway.state import Gateway
@@ -115,7 +116,7 @@ class SipServer:
         """Our address as this peer reaches us: the advertised one, except on this machine itself."""
         port = self._sockets.ports.get(peer.transport, self.settings.port)
         advertised = self.gateway.settings.media.advertised_ip
-        if advertised and not _is_loopback(peer.host):
+        if advertised and not is_loopback(peer.host):
             return Local(advertised, port)
         if not ipaddress.ip_address(self.settings.host).is_unspecified:
             return Local(self.settings.host, port)
@@ -159,6 +160,9 @@ class SipServer:
 
     def judge(self, request: Request, source: Peer) -> Verdict:
         return self.guard.judge(request, source)
+
+    def answers(self, host: str) -> bool:
+        return self.guard.answers(host)
 
     def challenges(self, stale: bool) -> list[tuple[str, str]]:
         return self.guard.challenges(stale)
@@ -271,10 +275,3 @@ def _client_tls(settings: SipSettings) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=str(settings.tls_ca) if settings.tls_ca is not None else None)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError("tls_unreadable", f"sip.tls_ca: {error}") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

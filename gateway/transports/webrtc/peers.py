@@ -7,7 +7,7 @@ import time
 from aiortc import RTCCertificate
 from aiortc.rtcdtlstransport import SRTP_PROFILES
 
-from gateway.security.listening import is_loopback
+from gateway.security.networks import is_loopback
 from gateway.settings import Settings
 from gateway.state import Gateway
 from gateway.transports.webrtc.call_task import SETUP_S, MakePeer, PeerListener

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from gateway.security.listening import check_listening, is_loopback
+from gateway.security.listening import check_listening
+from gateway.security.networks import is_loopback
 from gateway.settings import ConfigurationError, Settings
 
 KEY = SecretStr("k")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.security.rate_limit import MAX_SOURCES, FailureLimit, source_of
+from gateway.security.rate_limit import MAX_SOURCES, Buckets, FailureLimit, source_of
 
 
 class Clock:
@@ -39,7 +39,22 @@ def test_sources_are_bounded() -> None:
     for number in range(MAX_SOURCES):
         limit.failed(f"source {number}")
     assert limit.wait_s("first") == 0
-    assert len(limit._forgiven_at) == MAX_SOURCES
+
+
+def test_a_bucket_holds_so_many_and_refills() -> None:
+    clock = Clock()
+    buckets = Buckets(clock, most=20, every_s=0.1)
+    assert sum(buckets.take("a") for _ in range(50)) == 20
+    assert buckets.take("b")
+    clock.now_s += 0.5
+    assert sum(buckets.take("a") for _ in range(50)) == 5
+
+
+def test_keys_are_remembered_up_to_a_number() -> None:
+    buckets = Buckets(Clock(), most=2, every_s=1.0)
+    for number in range(MAX_SOURCES + 10):
+        assert buckets.take(str(number))
+    assert len(buckets._full_at) == MAX_SOURCES
 
 
 def test_a_subscriber_is_one_source() -> None:
@@ -47,4 +62,5 @@ def test_a_subscriber_is_one_source() -> None:
     assert source_of("2001:db8:1:2::1") != source_of("2001:db8:1:3::1")
     assert source_of("::ffff:10.0.0.1") == source_of("10.0.0.1")
     assert source_of("10.0.0.1") != source_of("10.0.0.2")
+    assert source_of("fe80::1%eth0") == source_of("fe80::2")
     assert source_of("") == ""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.transports.sip.digest import Credentials, DigestGate, answer_challenge
-from gateway.transports.sip.guard import KNOWN_PER_S, MAX_SOURCES, STRANGERS_PER_S, Buckets, SourceGuard
+from gateway.transports.sip.guard import KNOWN_PER_S, STRANGERS_PER_S, SourceGuard
 from gateway.transports.sip.message import Headers, Request
 from gateway.transports.sip.transaction import Peer
 
@@ -40,21 +40,6 @@ def asked(method: str = "INVITE", authorization: str = "") -> Request:
 
 def peer(host: str) -> Peer:
     return Peer("udp", host, 5060)
-
-
-def test_a_bucket_holds_two_seconds_worth_and_refills(clock: Clock) -> None:
-    buckets = Buckets(10, clock)
-    assert sum(buckets.take("a") for _ in range(50)) == 20
-    assert buckets.take("b")
-    clock.now_s += 0.5
-    assert sum(buckets.take("a") for _ in range(50)) == 5
-
-
-def test_sources_are_remembered_up_to_a_number(clock: Clock) -> None:
-    buckets = Buckets(1, clock)
-    for number in range(MAX_SOURCES + 10):
-        assert buckets.take(str(number))
-    assert len(buckets._full_at) == MAX_SOURCES
 
 
 def test_a_stranger_is_limited_and_who_has_a_call_is_not(clock: Clock) -> None:
