@@ -129,10 +129,6 @@ class PlayoutClock:
             overdue += 1
         return overdue
 
-    def overdue_at(self) -> float | None:
-        """When :meth:`give_up` wants to be called; None: no mark is under way."""
-        return self._overdue_at(self._marks[0][1]) if self._marks else None
-
     def _overdue_at(self, position_samples: int) -> float:
         if self._anchor_at is None:
             return math.inf  # its audio is about to be sent
@@ -181,11 +177,6 @@ class Pacer:
     @property
     def pending_samples(self) -> int:
         return self._end_samples - self._clock.sent_samples
-
-    @property
-    def kept_samples(self) -> int:
-        """All samples in memory, also those already sent."""
-        return sum(len(block) for _, block in self._blocks)
 
     @property
     def at_segment_end(self) -> bool:

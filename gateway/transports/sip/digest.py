@@ -19,7 +19,6 @@ from gateway.transports.sip.address import TOKEN, BadSyntax, split_outside_quote
 NONCE_LIFE_S = 120.0
 MAX_NONCES = 8_192
 """Used and not yet expired. Beyond, the oldest goes, and whoever used it is challenged anew."""
-MAX_COUNT = 0xFFFFFFFF
 
 _ALGORITHMS: dict[str, Callable[[bytes], str]] = {
     "SHA-256": lambda data: hashlib.sha256(data).hexdigest(),

@@ -37,7 +37,6 @@ _log = structlog.get_logger(__name__)
 
 STOP_S = 3.0
 """At the end: for the calls that are left to be hung up."""
-_FULL = [("retry-after", "5")]
 
 
 @contextlib.asynccontextmanager
