@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.transports.carriers.dialect import Message
 
@@ -18,8 +18,7 @@ SEND_S = 10.0
 """A carrier that takes nothing for this long is hung up."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Queued:
+class _Queued(NamedTuple):
     message: Message
     audio: bool
     mark: str | None
@@ -35,6 +34,8 @@ class SendQueue:
         self._size = 0
         self._ready = asyncio.Event()
         self._closed = False
+        self._sending_since: float | None = None
+        self._watching: asyncio.TimerHandle | None = None
         self.broken = False
         """Nothing reaches the carrier any more, not even a goodbye."""
 
@@ -74,6 +75,18 @@ class SendQueue:
 
     async def send_by(self, send: Callable[[Message], Awaitable[None]], *, gone: tuple[type[Exception], ...]) -> None:
         """Send until closed, or until ``send`` raises one of ``gone``."""
+        try:
+            async with asyncio.timeout(None) as patience:
+                self._watch(patience)
+                await self._send_all(send, gone)
+        except TimeoutError:
+            self._break("peer_not_reading")
+        finally:
+            if self._watching is not None:
+                self._watching.cancel()
+
+    async def _send_all(self, send: Callable[[Message], Awaitable[None]], gone: tuple[type[Exception], ...]) -> None:
+        loop = asyncio.get_running_loop()
         while not self.broken:
             await self._ready.wait()
             self._ready.clear()
@@ -81,19 +94,29 @@ class SendQueue:
                 was_congested = self.congested
                 one = self._queue.popleft()
                 self._size -= len(one.message)
+                self._sending_since = loop.time()
                 try:
-                    async with asyncio.timeout(SEND_S):
-                        await send(one.message)
-                except TimeoutError:
-                    self._break("peer_not_reading")
-                    return
+                    await send(one.message)
+                except TimeoutError:  # which is an OSError: the system's own patience was over
+                    raise
                 except gone:
                     self._break("connection_lost")
                     return
+                self._sending_since = None
                 if was_congested and not self.congested:
                     self._writable()
             if self._closed:
                 return
+
+    def _watch(self, patience: asyncio.Timeout) -> None:
+        """One timer looks how long the message under way takes. One for each costs more than the message."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        due = SEND_S + (now if self._sending_since is None else self._sending_since)
+        if now >= due:
+            patience.reschedule(now)
+        else:
+            self._watching = loop.call_at(due, self._watch, patience)
 
     def _break(self, cause: str) -> None:
         if self.broken:

@@ -118,6 +118,9 @@ class _Stream:
         self._carrier = carrier
         self._broke = False
         self._unyielded = 0
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self._silence: asyncio.TimerHandle | None = None
         self._dialect: Dialect = carrier.dialect(desk.publish(websocket, carrier))
 
     async def run(self, admission: Admission, known: Incoming | None) -> None:
@@ -146,10 +149,14 @@ class _Stream:
             await self._close(INTERNAL_ERROR if cause == "internal_error" else NORMAL, cause)
 
     async def _talk(self, line: CarrierLine, call: PhoneCall) -> str:
+        self._silence = self._loop.call_later(SILENT_S, self._on_silence, line)
         async with asyncio.TaskGroup() as tasks:
             receiving = tasks.create_task(self._receive(line), name="receive")
             sending = tasks.create_task(line.queue.send_by(self._send, gone=GONE), name="send")
-            cause = await call.run()
+            try:
+                cause = await call.run()
+            finally:
+                self._silence.cancel()
             receiving.cancel()
             line.queue.close()
             if not line.queue.broken:
@@ -159,7 +166,7 @@ class _Stream:
 
     async def _receive(self, line: CarrierLine) -> None:
         while True:
-            message = await self._next(SILENT_S)
+            message = await self._next()
             if isinstance(message, _Gone):
                 line.lost(message.cause)
                 return
@@ -184,7 +191,7 @@ class _Stream:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 for _ in range(MAX_BEFORE_START):
-                    message = await self._next(2 * START_S)
+                    message = await self._next()
                     if isinstance(message, _Gone):
                         return message
                     for event in self._decoded(message):
@@ -196,18 +203,23 @@ class _Stream:
                             self._gateway.metrics.count(f"carrier_{event.reason}")
         return _Gone("no_start")
 
-    async def _next(self, silent_s: float) -> Message | _Gone:
+    def _on_silence(self, line: CarrierLine) -> None:
+        """Perhaps: one timer looks when the last message came. One for each costs more than the message."""
+        left_s = self._heard_at + SILENT_S - self._loop.time()
+        if left_s <= 0:
+            line.lost("media_timeout")
+        else:
+            self._silence = self._loop.call_later(left_s, self._on_silence, line)
+
+    async def _next(self) -> Message | _Gone:
         """Others have their turn between a few small messages, and after a large one."""
         while True:
             self._unyielded += 1
             if self._unyielded >= TURN_MESSAGES:
                 self._unyielded = 0
                 await asyncio.sleep(0)
-            try:
-                async with asyncio.timeout(silent_s):
-                    received = await self._websocket.receive()
-            except TimeoutError:
-                return _Gone("media_timeout")
+            received = await self._websocket.receive()
+            self._heard_at = self._loop.time()
             if received["type"] == "websocket.disconnect":
                 return _Gone("caller_hung_up" if _said_goodbye(received) else "connection_lost")
             text = received.get("text")
