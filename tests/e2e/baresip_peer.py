@@ -21,6 +21,8 @@ from streaming.audio.wav import encode_wav, read_wav
 from tests.e2e.ports import LOOPBACK, free_port
 
 WAIT_S = 10.0
+TRIES = 5
+LOG = "baresip.log"
 MODULES = {"pcmu": "g711", "pcma": "g711", "g722": "g722", "opus": "opus"}
 ACCOUNT_CODECS = {"pcmu": "PCMU", "pcma": "PCMA", "g722": "G722/16000/1", "opus": "opus"}
 RATES_HZ = {"pcmu": 8000, "pcma": 8000, "g722": 16_000, "opus": 48_000}
@@ -60,6 +62,14 @@ class Phone:
         """It is gone at once, and tells nobody."""
         self._process.kill()
 
+    async def stop(self) -> None:
+        if self._process.returncode is None:
+            self._process.terminate()
+        await self._process.wait()
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
     async def until(self, kind: str) -> dict[str, Any]:
         """Wait until it tells of this (``CALL_ESTABLISHED``, ``CALL_CLOSED``, …)."""
         async with asyncio.timeout(WAIT_S):
@@ -98,10 +108,37 @@ async def phone(
 ) -> AsyncIterator[Phone]:
     """It says ``said`` (at 8 kHz) over and over, writes down what it hears, and picks up by itself. ``secure``: its
     ``mediaenc``. With ``certificates`` it signals by TLS. ``password``: its user's name and password."""
-    port, control = free_port(), free_port(socket.SOCK_STREAM)
     rate_hz = RATES_HZ[codec]
     up = Resampler(8000, rate_hz)
     (folder / "said.wav").write_bytes(encode_wav([np.concatenate((up.process(said), up.flush()))], rate_hz))
+    made = None
+    for _ in range(TRIES):  # a port that was free may be taken by the time that it is wanted
+        port, control = signalling_port(), free_port(socket.SOCK_STREAM)
+        _configure(folder, port, control, codec, certificates)
+        _name(folder, port, codec, secure, by_tls=certificates is not None, password=password)
+        made = await _started(folder, port, control)
+        if made is not None:
+            break
+    assert made is not None, (folder / LOG).read_text()
+    listening = asyncio.create_task(made.listen(), name="baresip")
+    try:
+        yield made
+    finally:
+        await made.stop()
+        await listening
+
+
+def signalling_port() -> int:
+    """Free for UDP and TCP, and the one above for TCP: baresip takes all three."""
+    while True:
+        port = free_port()
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for taken in (port, port + 1):
+                stack.enter_context(socket.socket()).bind((LOOPBACK, taken))
+            return port
+
+
+def _configure(folder: Path, port: int, control: int, codec: str, certificates: Certificates | None) -> None:
     modules = (MODULES[codec], "aufile", "sndfile", "aubridge", "srtp", "ctrl_tcp")
     lines = ["module_path /usr/lib/baresip/modules", *(f"module {name}.so" for name in modules)]
     lines += ["module_tmp account.so", "module_app menu.so", f"sip_listen {LOOPBACK}:{port}"]
@@ -111,43 +148,36 @@ async def phone(
     if certificates is not None:
         lines += [f"sip_certificate {certificates.own}", f"sip_cafile {certificates.authority}"]
     (folder / "config").write_text("\n".join(lines) + "\n")
+
+
+def _name(folder: Path, port: int, codec: str, secure: str, *, by_tls: bool, password: tuple[str, str] | None) -> None:
     user = password[0] if password is not None else "bob"
-    transport = ";transport=tls" if certificates is not None else ""
+    transport = ";transport=tls" if by_tls else ""
     account = [f"<sip:{user}@{LOOPBACK}:{port}{transport}>;regint=0;answermode=auto"]
     account += [f"audio_codecs={ACCOUNT_CODECS[codec]}"]
     account += [f"mediaenc={secure}"] if secure else []
     account += [f"auth_user={password[0]};auth_pass={password[1]}"] if password is not None else []
     (folder / "accounts").write_text(";".join(account) + "\n")
     (folder / "contacts").write_text("")
-    log = (folder / "baresip.log").open("wb")
-    process = await asyncio.create_subprocess_exec(
-        "baresip",
-        *("-f", str(folder), "-v"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-    )
-    log.close()
-    writer = listening = None
+
+
+async def _started(folder: Path, port: int, control: int) -> Phone | None:
+    """None: it went down at once."""
+    with (folder / LOG).open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            "baresip", "-f", str(folder), "-v", stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+        )
     try:
         async with asyncio.timeout(WAIT_S):
-            while writer is None:
+            while process.returncode is None:
                 with contextlib.suppress(OSError):
-                    reader, writer = await asyncio.open_connection(LOOPBACK, control)
+                    return Phone(folder, port, process, await asyncio.open_connection(LOOPBACK, control))
                 await asyncio.sleep(0.02)
-        made = Phone(folder, port, process, (reader, writer))
-        listening = asyncio.create_task(made.listen(), name="baresip")
-        yield made
-    finally:
-        if process.returncode is None:
-            process.terminate()
+    except BaseException:
+        process.kill()
         await process.wait()
-        if listening is not None:
-            await listening
-        if writer is not None:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        raise
+    return None
 
 
 def at_8_khz(pcm: Pcm16, rate_hz: int) -> Pcm16:
