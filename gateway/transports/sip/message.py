@@ -54,6 +54,7 @@ _SINGLE = ("from", "to", "call-id", "cseq", "max-forwards", "content-length", "c
 _MANDATORY = ("via", "from", "to", "call-id", "cseq")
 _NAMES = {"call-id": "Call-ID", "cseq": "CSeq", "www-authenticate": "WWW-Authenticate", "rack": "RAck", "rseq": "RSeq"}
 _NAMES["min-se"] = "Min-SE"
+_NAME_ENDS = r"(?=[\s;=]|$)"
 _ENTITY = frozenset({"content-length"})
 
 REASONS = {
@@ -138,7 +139,7 @@ class _Message:
     @property
     def cseq(self) -> tuple[int, str]:
         """Number and method. Raises :class:`BadSyntax`."""
-        number, _, method = self.headers.get("cseq").partition(" ")
+        number, _, method = self.headers.get("cseq").replace("\t", " ").partition(" ")
         method = method.strip()
         if not (number.isascii() and number.isdecimal() and len(number) <= 10) or int(number) > MAX_CSEQ:
             raise BadSyntax("CSeq")
@@ -278,7 +279,7 @@ def _check(message: Request | Response) -> None:
         if method != message.method:
             raise Malformed("CSeq method")
         hops = headers.get("max-forwards", "70")
-        if not (hops.isascii() and hops.isdecimal() and len(hops) <= 3 and int(hops) <= 255):
+        if not (hops.isascii() and hops.isdecimal() and len(hops) <= 10 and int(hops) <= 255):
             raise Malformed("max-forwards")
 
 
@@ -362,9 +363,9 @@ def note_source(request: Request, host: str, port: int) -> None:
     first, *rest = split_outside_quotes(request.headers.get("via"), ",")
     via = parse_via(first)
     if "rport" in via.parameters:
-        first = re.sub(r"(?i);\s*rport\s*(=[^;,]*)?", f";rport={port}", first, count=1)
+        first = re.sub(rf"(?i);\s*rport{_NAME_ENDS}\s*(=[^;,]*)?", f";rport={port}", first, count=1)
     if "rport" in via.parameters or via.host.lower() != host.lower():
-        first = re.sub(r"(?i);\s*received\s*(=[^;,]*)?", "", first).rstrip() + f";received={host}"
+        first = re.sub(rf"(?i);\s*received{_NAME_ENDS}\s*(=[^;,]*)?", "", first).rstrip() + f";received={host}"
     value = ",".join([first, *rest])
     fields = list(request.headers)
     at = next(index for index, (name, _) in enumerate(fields) if name == "via")

@@ -23,6 +23,10 @@ SUPPORTED = "timer"
 """Not 100rel: nothing that comes before the answer is of use here."""
 
 
+MAX_OTHERS = 16
+"""Answers to one call that are hung up because another came first; a proxy forks to no more."""
+
+
 class OutgoingEvents(SessionEvents, Protocol):
     def rings(self) -> None:
         """It rings. Any number of times."""
@@ -46,6 +50,8 @@ class OutgoingSession(Session):
         self.has_progress = False
         """Whether the other side has said anything."""
         self._cancelled = False
+        self._others: dict[str, tuple[bytes, Peer]] = {}
+        """Of whoever else answered, by tag: the ACK."""
 
     def invite(self, sdp: Sdp) -> None:
         """Send it, with the media's offer."""
@@ -171,6 +177,12 @@ class OutgoingSession(Session):
 
     def _end_other(self, response: Response) -> None:
         """Somebody else answered as well: one is enough (13.2.2.4)."""
+        if response.to.tag in self._others:
+            self.ua.send(*self._others[response.to.tag])
+            return
+        if len(self._others) >= MAX_OTHERS:
+            self.ua.count("sip_answers_dropped")
+            return
         try:
             other = Dialog.of_answer(self._sent, response, self._peer)
         except BadSyntax:
@@ -179,7 +191,8 @@ class OutgoingSession(Session):
         hop = other.next_hop
         sent_by = self.ua.sent_by(hop)
         ack = other.request("ACK", branch=self.ua.new_branch(), sent_by=sent_by, seq=response.cseq[0])
-        self.ua.send(ack.encode(), hop)
+        self._others[response.to.tag] = ack.encode(), hop
+        self.ua.send(*self._others[response.to.tag])
 
         def make(extra: Fields) -> tuple[Request, Peer]:
             request = other.request("BYE", branch=self.ua.new_branch(), sent_by=sent_by)

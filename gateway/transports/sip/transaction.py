@@ -6,6 +6,7 @@ Sans-IO: messages and the clock go in, ``send`` is called with what is to leave.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,6 +21,8 @@ TIMEOUT_S = 64 * T1_S
 """Timers B, D, F, H, J, L and M."""
 MAX_TRANSACTIONS = 10_000
 """Of each side. Beyond, a request that would need one more is dropped: its sender repeats it."""
+MAX_PER_CALL = 256
+"""Requests with one Call-ID, within the half minute that they are remembered: no call takes the place of the others."""
 DEFAULT_PORT = {"udp": 5060, "tcp": 5060, "tls": 5061}
 
 TransportName = Literal["udp", "tcp", "tls"]
@@ -250,22 +253,32 @@ class Transactions:
         self.send = send
         self._limit = limit
         self._servers: dict[Hashable, ServerTransaction] = {}
+        self._by_call: Counter[str] = Counter()
         self._clients: dict[tuple[str, str], ClientTransaction] = {}
 
     def __len__(self) -> int:
         return len(self._servers) + len(self._clients)
+
+    @property
+    def crowded(self) -> bool:
+        """What is left is for the calls that are up: new ones are refused without a state."""
+        return len(self._servers) >= self._limit * 3 // 4
 
     def find_server(self, request: Request, *, method: str | None = None) -> ServerTransaction | None:
         """The transaction that a request belongs to (17.2.3); with ``method``, that a CANCEL or an ACK is for."""
         return self._servers.get(_server_key(request, method or request.method))
 
     def begin_server(self, request: Request, source: Peer) -> ServerTransaction:
-        """A request that is new. Raises :class:`TransactionsFull`."""
+        """A request that is new. Raises :class:`TransactionsFull`: there are too many in all, or of its call, which may
+        still end."""
         if len(self._servers) >= self._limit:
+            raise TransactionsFull
+        if self._by_call[request.call_id] >= MAX_PER_CALL and request.method != "BYE":
             raise TransactionsFull
         key = _server_key(request, request.method)
         made = ServerTransaction(self, key, request, answers_go_to(request, source))
         self._servers[key] = made
+        self._by_call[request.call_id] += 1
         return made
 
     def begin_client(
@@ -295,6 +308,10 @@ class Transactions:
     def forget_server(self, key: Hashable, transaction: ServerTransaction) -> None:
         if self._servers.get(key) is transaction:
             del self._servers[key]
+            call_id = transaction.request.call_id
+            self._by_call[call_id] -= 1
+            if not self._by_call[call_id]:
+                del self._by_call[call_id]
 
     def forget_client(self, transaction: ClientTransaction) -> None:
         if self._clients.get(transaction.key) is transaction:
@@ -320,7 +337,7 @@ def answers_go_to(request: Request, source: Peer) -> Peer:
 def _server_key(request: Request, method: str) -> Hashable:
     method = "INVITE" if method == "ACK" else method
     via = request.via
-    if via.branch.startswith(BRANCH_COOKIE):
+    if via.branch.startswith(BRANCH_COOKIE) and via.branch != BRANCH_COOKIE:
         return via.branch, via.sent_by, method
-    # A peer of before RFC 3261, whose branches may repeat.
+    # A peer of before RFC 3261, or one that writes nothing behind the cookie: its branches repeat.
     return request.call_id, request.cseq[0], request.from_.tag, via.sent_by, via.branch, method

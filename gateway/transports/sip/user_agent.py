@@ -55,6 +55,9 @@ class Application(Protocol):
     def judge(self, request: Request, source: Peer) -> Verdict:
         """Whether this source may ask for something outside of a call."""
 
+    def answers(self, host: str) -> bool:
+        """Whether what comes from there is answered at all: to who may ask for nothing, nobody is here."""
+
     def challenges(self, stale: bool) -> list[tuple[str, str]]: ...
 
     def count(self, name: str) -> None: ...
@@ -107,7 +110,7 @@ class UserAgent:
             message = parse(data, stream=source.reliable)
         except Malformed as error:
             self.count("sip_malformed")
-            if error.answerable is not None:
+            if error.answerable is not None and self._app.answers(source.host):
                 self._refuse(error.answerable, source, error.status, reason=f"Bad Request ({error})")
             return
         if isinstance(message, Response):
@@ -229,7 +232,7 @@ class UserAgent:
     def _cancelled(self, request: Request, source: Peer) -> None:
         invite = self.transactions.find_server(request, method="INVITE")
         if invite is None:
-            self._reply(request, source, 481)
+            self._reply_unknown(request, source)
             return
         session = self._called_by(invite)
         transaction = self.transactions.begin_server(request, source)
@@ -251,7 +254,7 @@ class UserAgent:
     def _in_dialog(self, request: Request, tag: str, source: Peer) -> None:
         session = self._session_of(request, tag)
         if session is None:
-            self._reply(request, source, 481)
+            self._reply_unknown(request, source)
             return
         transaction = self.transactions.begin_server(request, source)
         unknown = request.headers.tokens("require") - EXTENSIONS
@@ -314,7 +317,7 @@ class UserAgent:
         self._reply(request, source, 503, [("retry-after", "10"), *self.capabilities()])
 
     def _invited(self, request: Request, source: Peer) -> None:
-        if len(self.sessions) >= MAX_SESSIONS:
+        if len(self.sessions) >= MAX_SESSIONS or self.transactions.crowded:
             self._reply(request, source, 503, [("retry-after", "10")])
             return
         transaction = self.transactions.begin_server(request, source)
@@ -341,6 +344,13 @@ class UserAgent:
         self._send_stateless(
             request, answer(request, status, to_tag=self._tag_for(request), headers=headers or []), source
         )
+
+    def _reply_unknown(self, request: Request, source: Peer) -> None:
+        """Of a call that there is not."""
+        if self._app.answers(source.host):
+            self._reply(request, source, 481)
+        else:
+            self.count("sip_dropped")
 
     def _refuse(self, request: Request, source: Peer, status: int, *, reason: str) -> None:
         """A message that could not be understood."""

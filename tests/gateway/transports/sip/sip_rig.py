@@ -147,6 +147,9 @@ class Agent:
     def judge(self, request: Request, source: Peer) -> Verdict:
         return self.verdict
 
+    def answers(self, host: str) -> bool:
+        return self.verdict != "drop"
+
     def challenges(self, stale: bool) -> list[tuple[str, str]]:
         return [("www-authenticate", f'Digest realm="rig", nonce="n", qop="auth", stale={str(stale).lower()}')]
 

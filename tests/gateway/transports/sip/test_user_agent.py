@@ -339,8 +339,10 @@ def test_too_many_dialogs(phone: Phone, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_too_many_transactions_are_dropped_and_counted(phone: Phone) -> None:
+    phone.agent.on_invite = answers
+    tag = phone.say(*request("INVITE", SDP), body="offer 1")[-1].to.tag
     phone.agent.ua.transactions._limit = 0
-    assert phone.say(*request("INVITE", SDP), body="offer 1") == []
+    assert phone.say(*request("INFO", tag=tag, seq=2, branch="z9hG4bKb")) == []
     assert phone.agent.counted == ["sip_transactions_full"]
     _, ear, _ = phone.agent.call(phone.agent)
     assert ear.told == ["failed: 408", "closed"]
