@@ -303,11 +303,11 @@ async def test_a_peer_that_reads_nothing_is_cut(monkeypatch: pytest.MonkeyPatch)
 async def test_what_waits_for_a_connection_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as (one, _), opened() as (two, theirs):
         to = Peer("tcp", HOST, two.ports["tcp"])
-        for _ in range(module.MAX_UNSENT_BYTES // len(MESSAGE) + 100):
+        for _ in range(connection_module.MAX_UNSENT_BYTES // len(MESSAGE) + 100):
             one.send(MESSAGE, to)
         await eventually(lambda: theirs.received)
         await asyncio.sleep(0.2)
-        assert len(theirs.received) == module.MAX_UNSENT_BYTES // len(MESSAGE)
+        assert len(theirs.received) == connection_module.MAX_UNSENT_BYTES // len(MESSAGE)
 
 
 async def test_a_name_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
