@@ -15,6 +15,7 @@ import numpy as np
 
 from engines.api import Pcm16
 from gateway.transports.asterisk import audiosocket_wire as wire
+from gateway.transports.phone.flooding import Flooding
 from gateway.transports.phone.line import Ability, LineError, LineEvents, PlayoutOwner, Quality
 
 FRAME_S = 0.02
@@ -24,10 +25,7 @@ SILENT_S = 10.0
 """Without caller audio for so long, the call is over."""
 NOT_READING_S = 5.0
 CLOSE_S = 2.0
-MAX_AHEAD_S = 5.0
-"""Audio faster than the clock, by so much: that is no phone."""
 MAX_MESSAGES_AHEAD = 1_000
-MESSAGES_PER_S = 200
 EARLY_MESSAGES = 100
 """Kept until the call is there to hear them: 2 s."""
 WRITE_BUFFER_BYTES = 8_192
@@ -58,10 +56,9 @@ class AudioSocketLine:
         self._speech: deque[bytes] = deque()
         self._silence = b""
         self._tick: asyncio.TimerHandle | None = None
-        self._begun_at = self._heard_at = self._loop.time()
+        self._heard_at = self._loop.time()
         self._blocked_since: float | None = None
-        self._audio_s = 0.0
-        self._messages = 0
+        self._flooding = Flooding(self._heard_at, messages_ahead=MAX_MESSAGES_AHEAD)
         self._frames_in = self._frames_out = 0
         self._cause: str | None = None
         self._goodbye = False
@@ -72,11 +69,9 @@ class AudioSocketLine:
     def received(self, message: wire.Message) -> None:
         if self._cause is not None:
             return
-        self._messages += 1
-        if isinstance(message, wire.Audio):
-            self._audio_s += len(message.pcm) / (2 * message.rate_hz)
-        ahead_s = self._loop.time() - self._begun_at
-        if self._audio_s > ahead_s + MAX_AHEAD_S or self._messages > MESSAGES_PER_S * ahead_s + MAX_MESSAGES_AHEAD:
+        now = self._loop.time()
+        audio_s = len(message.pcm) / (2 * message.rate_hz) if isinstance(message, wire.Audio) else 0.0
+        if self._flooding.message(now) or self._flooding.audio(audio_s, now):
             self.down("peer_flooding")
         elif self._events is None:
             self._keep(message)
@@ -198,7 +193,7 @@ class AudioSocketLine:
             raise LineError("not_supported", "The dialplan is not said to ask where a caller goes.")
         if self._cause is not None:
             raise LineError("line_down", "The caller has hung up.")
-        self._hand_over(target)
+        self._hand_over(target)  # which may refuse
         self._say_goodbye()
 
     async def hold(self, on: bool) -> None:

@@ -174,6 +174,8 @@ class ChanWebSocket:
         self._started, self._json = True, as_json
         self._encode = wire.encoder(encoding)
         self._channel = wire.text(fields, "channel")
+        if not self._channel:
+            self.abilities = frozenset()  # its dialplan could not say whose next step it asks for
         variables = wire.part(fields, "channel_variables")
         incoming = Incoming(
             "asterisk",

@@ -26,6 +26,7 @@ from gateway.transports.carriers.dialect import (
 )
 from gateway.transports.carriers.rest import RestFailed
 from gateway.transports.carriers.send_queue import SendQueue
+from gateway.transports.phone.flooding import Flooding
 from gateway.transports.phone.line import Ability, LineError, LineEvents, Quality
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +40,9 @@ AHEAD_S = 0.3
 
 MAX_AUDIO_S = 2
 """Of one message; carriers send 20 to 100 ms. Longer ones are dropped, and counted: they would hold up other calls."""
+
+MAX_MESSAGES_AHEAD = 5_000
+"""A carrier that sends so many more than phones do is hung up."""
 
 MAX_MARKS = 256
 """That may be out at once: one every 200 ms, some 40 s of them. Beyond, a mark is not sent, and counted."""
@@ -74,6 +78,7 @@ class CarrierLine:
         self._down = False
         self._frames_in = 0
         self._frames_out = 0
+        self._flooding = Flooding(asyncio.get_running_loop().time(), messages_ahead=MAX_MESSAGES_AHEAD)
         self.queue = SendQueue(lost=self.lost, writable=self._writable)
 
     def attach(self, events: LineEvents) -> None:
@@ -182,6 +187,8 @@ class CarrierLine:
 
     def take(self, event: CarrierEvent) -> None:
         """One event, in order."""
+        if self._flooding.message(asyncio.get_running_loop().time()) and not self._down:
+            self.lost("peer_flooding")
         if isinstance(event, Ignored):
             if event.reason:
                 self._count(f"carrier_{event.reason}")
@@ -230,6 +237,10 @@ class CarrierLine:
         self._frames_in += 1
         if len(audio.payload) > MAX_AUDIO_S * self._block_bytes:
             self._count("carrier_audio_too_long")
+            return
+        seconds = len(audio.payload) / self._block_bytes
+        if self._flooding.audio(seconds, asyncio.get_running_loop().time()):
+            self._count("carrier_audio_ahead")
             return
         at_ms = audio.at_ms
         for at in range(0, len(audio.payload), self._block_bytes):

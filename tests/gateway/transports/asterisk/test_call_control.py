@@ -9,6 +9,9 @@ import pytest
 
 from gateway.bridge_settings import AsteriskSettings, AudioSocketSettings
 from gateway.settings import AgentSettings, Settings
+from gateway.transports.asterisk.chan_websocket import ChanWebSocket
+from gateway.transports.asterisk.expected import NextSteps
+from gateway.transports.phone.line import Ability
 from tests.gateway.transports.asterisk.fake_audiosocket import dial
 from tests.gateway.transports.asterisk.fake_chan_websocket import CHANNEL, dialled
 from tests.gateway.transports.bridge_rig import answered, free_port, last
@@ -82,3 +85,44 @@ async def test_the_agent_hangs_up_after_its_goodbye(press: object, call: str) ->
         await here.empty()
         assert last(here).cause == "agent_hung_up"
         assert await next_step(here, call) == ""
+
+
+async def test_of_two_calls_with_one_uuid_neither_is_sent_where_the_other_shall_go() -> None:
+    async with served(settings=acting(transfers=True)) as here:
+        port = here.gateway.settings.audiosocket.port
+        one, other = await dial(port, ID), await dial(port, ID)
+        await eventually(lambda: one.heard and other.heard)
+        for key in "*1#":
+            one.press(key)
+        (_, record) = here.gateway.switchboard.calls()
+        await eventually(lambda: any("failed" in entry.text for entry in record.transcript))
+        assert await next_step(here, str(ID)) == ""
+        assert one.result is None, "it goes on"
+        await other.hang_up()
+        await eventually(lambda: here.gateway.switchboard.live == 1)
+        for key in "*1#":
+            one.press(key)
+        await eventually(lambda: one.result is not None)
+        await one.end()
+        assert await next_step(here, str(ID)) == "100", "alone it is"
+
+
+async def test_what_no_dialplan_asked_for_is_not_told_to_a_later_call_of_the_uuid() -> None:
+    async with served(settings=acting(transfers=True)) as here:
+        assert await by_audiosocket(here, "*1#") > 10
+        await here.empty()
+        later = await dial(here.gateway.settings.audiosocket.port, ID)
+        await eventually(lambda: later.heard)
+        await later.hang_up()
+        await here.empty()
+        assert await next_step(here, str(ID)) == ""
+
+
+def test_a_channel_without_a_name_is_not_sent_on() -> None:
+    steps = NextSteps(lambda: 0.0)
+    nameless = ChanWebSocket(steps)
+    nameless.decode("MEDIA_START connection_id:a format:ulaw optimal_frame_size:160")
+    assert not nameless.abilities
+    named = ChanWebSocket(steps)
+    named.decode("MEDIA_START connection_id:a channel:WebSocket/x format:ulaw optimal_frame_size:160")
+    assert named.abilities == {Ability.TRANSFER}

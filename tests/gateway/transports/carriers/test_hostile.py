@@ -101,7 +101,7 @@ async def test_before_its_start_a_stream_can_say_what_it_likes_but_not_for_long(
 
 @EVERY
 @virtual
-async def test_audio_faster_than_it_is_spoken_does_not_stop_a_call(vendor: Vendor) -> None:
+async def test_audio_far_ahead_of_the_clock_is_dropped_and_does_not_stop_a_call(vendor: Vendor) -> None:
     async with vendor.called() as (rig, fake):
         await fake.hush(2_000)
         for number, samples in enumerate([8_000] * 100 + [16_001]):
@@ -111,9 +111,22 @@ async def test_audio_faster_than_it_is_spoken_does_not_stop_a_call(vendor: Vendo
         await fake.hush(3_000)
         call = rig.gateway.switchboard.find(rig.record.id)
         assert isinstance(call, Call)
-        assert 99 <= call.heard_samples / 16_000 < 106
+        assert call.heard_samples / 16_000 < 11, "engines would be kept from other callers"
+        assert rig.counted("carrier_audio_ahead") >= 95
         assert rig.counted("carrier_audio_too_long") == 1
         assert rig.record.cause is None
+
+
+@EVERY
+@virtual
+async def test_a_carrier_that_says_far_too_much_is_hung_up(vendor: Vendor) -> None:
+    async with vendor.called() as (rig, fake):
+        await fake.hush(2_000)
+        for _ in range(6_000):
+            fake.send('{"event":"new thing"}')
+        closed = await fake.over()
+        assert (closed.code, closed.reason) == (1000, "peer_flooding")
+        assert rig.causes == ["peer_flooding"]
 
 
 def _started(kind: type[Any]) -> Dialect:
