@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import enum
-
-
-class Verdict(enum.Enum):
-    WELL = "well"
-    SUSPECT = "suspect"
-    LOST = "lost"
+from collections.abc import Callable
 
 
 class Watchdog:
-    """Pure: the clock is the caller's. ``suspect_after_s`` < ``lost_after_s``."""
+    """The clock is the caller's. ``suspect_after_s`` < ``lost_after_s``; ``suspect`` is told when suspicion begins, and
+    when it was wrong."""
 
-    def __init__(self, suspect_after_s: float, lost_after_s: float, now_s: float) -> None:
+    def __init__(
+        self, suspect_after_s: float, lost_after_s: float, now_s: float, suspect: Callable[[bool], None]
+    ) -> None:
         self._suspect_after_s = suspect_after_s
         self._lost_after_s = lost_after_s
         self._heard_s = now_s
+        self._suspect = suspect
+        self.suspicious = False
 
     def heard(self, now_s: float) -> None:
         self._heard_s = max(self._heard_s, now_s)
+        if self.suspicious:
+            self.suspicious = False
+            self._suspect(False)
 
-    def verdict(self, now_s: float) -> Verdict:
+    def is_lost(self, now_s: float) -> bool:
+        """Whether it has been silent for too long; if for long, that is suspect."""
         silent_s = now_s - self._heard_s
         if silent_s >= self._lost_after_s:
-            return Verdict.LOST
-        return Verdict.SUSPECT if silent_s >= self._suspect_after_s else Verdict.WELL
+            return True
+        if silent_s >= self._suspect_after_s and not self.suspicious:
+            self.suspicious = True
+            self._suspect(True)
+        return False
 
     def next_s(self, now_s: float) -> float:
-        """When the verdict will change, if nothing is heard until then."""
+        """When :meth:`is_lost` will find something new, if nothing is heard until then."""
         for after_s in (self._suspect_after_s, self._lost_after_s):
             if now_s < self._heard_s + after_s:
                 return self._heard_s + after_s

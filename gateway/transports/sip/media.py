@@ -19,7 +19,7 @@ from engines.api import Pcm16
 from gateway.transports.phone.line import LineError, Quality
 from gateway.transports.rtp.packet import is_rtcp
 from gateway.transports.rtp.rtcp import FIRST_REPORT_S, Reports
-from gateway.transports.rtp.watchdog import Verdict, Watchdog
+from gateway.transports.rtp.watchdog import Watchdog
 from gateway.transports.sip.caller_stream import CallerStream
 from gateway.transports.sip.codecs import ENCODE_HZ, Codec, open_codec, usable_codecs
 from gateway.transports.sip.frame_ticker import ticker_of
@@ -69,7 +69,6 @@ class RtpMedia:
         self._sends = False
         self._due_s = _NEVER
         self._next_report_s = _NEVER
-        self._suspect = False
         self._over = self._closed = False
         self._budget = MAX_BURST
         self._pressed: asyncio.Future[None] | None = None
@@ -164,7 +163,10 @@ class RtpMedia:
         if not agreed.send:
             self._sender.clear()
             self._keys_done(LineError("on_hold", "The far end has put the call on hold."))
-        self._watchdog = Watchdog(self._policy.suspect_after_s, self._policy.lost_after_s, now_s)
+        if self._watchdog is None:
+            policy, suspect = self._policy, self._events.suspect
+            self._watchdog = Watchdog(policy.suspect_after_s, policy.lost_after_s, now_s, suspect)
+        self._watchdog.heard(now_s)
         if self._reports is None:
             cname = f"{self._rng.getrandbits(64):016x}"  # says nothing of who or where we are (RFC 7022)
             self._reports = Reports(self._sender, self._stream.receiver, cname, self._path.send_rtcp, self._clock)
@@ -320,7 +322,8 @@ class RtpMedia:
             reports.send(now_s)
             self._next_report_s = now_s + REPORT_S * (0.75 + self._rng.random() / 2)
         if self._stream.listens and self._started:
-            self._watch(watchdog, now_s)
+            if watchdog.is_lost(now_s):
+                self._lose("media_timeout")
         else:
             watchdog.heard(now_s)
         self._due_s = min(due_s, self._next_report_s, watchdog.next_s(now_s))
@@ -328,17 +331,6 @@ class RtpMedia:
     def _alive(self, now_s: float) -> None:
         assert self._watchdog is not None
         self._watchdog.heard(now_s)
-        if self._suspect:
-            self._suspect = False
-            self._events.suspect(False)
-
-    def _watch(self, watchdog: Watchdog, now_s: float) -> None:
-        verdict = watchdog.verdict(now_s)
-        if verdict is Verdict.LOST:
-            self._lose("media_timeout")
-        elif verdict is Verdict.SUSPECT and not self._suspect:
-            self._suspect = True
-            self._events.suspect(True)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -372,6 +364,7 @@ class RtpMedia:
             "refused": self.refused,
             "malformed": self._stream.receiver.malformed if self._stream.ready else 0,
             "overrun": self._sender.dropped,
+            "oversize": self._path.oversize,
             "unsent": self._path.unsent,
         }
 

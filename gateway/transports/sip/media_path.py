@@ -22,6 +22,10 @@ class Wire(Protocol):
     def unsent(self) -> int:
         """Datagrams that the system did not take."""
 
+    @property
+    def oversize(self) -> int:
+        """Datagrams that came, and were longer than any of a phone."""
+
     def send_rtp(self, data: bytes, to: Source) -> None: ...
 
     def send_rtcp(self, data: bytes, to: Source) -> None: ...
@@ -53,6 +57,10 @@ class MediaPath:
     @property
     def unsent(self) -> int:
         return self._wire.unsent
+
+    @property
+    def oversize(self) -> int:
+        return self._wire.oversize
 
     def agree(self, agreed: Agreed) -> None:
         self._agreed = agreed

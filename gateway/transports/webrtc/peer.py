@@ -24,7 +24,7 @@ from engines.api import Pcm16
 from gateway.transports.rtp.decoding import OpusDecoding
 from gateway.transports.rtp.receiver import RtpReceiver
 from gateway.transports.rtp.rtcp import FIRST_REPORT_S, REPORT_S, Reports
-from gateway.transports.rtp.watchdog import Verdict, Watchdog
+from gateway.transports.rtp.watchdog import Watchdog
 from gateway.transports.webrtc.candidates import (
     IceConnection,
     IceServer,
@@ -82,7 +82,6 @@ class MediaPeer:
         self._closing: asyncio.Task[None] | None = None
         self._timers = NamedTimers(self._loop, self._clock)
         self._connected = False
-        self._suspect = False
         self._over = False
         """Nothing is told any more."""
         self._rejected = 0
@@ -248,7 +247,8 @@ class MediaPeer:
         assert self._sender is not None
         now_s = self._clock()
         self._connected = True
-        self._watchdog = Watchdog(self._policy.suspect_after_s, self._policy.lost_after_s, now_s)
+        policy, suspect = self._policy, self._events.suspect
+        self._watchdog = Watchdog(policy.suspect_after_s, policy.lost_after_s, now_s, suspect)
         self._events.connected()
         self._link.ice.hear(self._on_media)
         if offer.direction in ("sendrecv", "recvonly"):
@@ -289,7 +289,8 @@ class MediaPeer:
             self._lose("protocol_error")
 
     def _heard(self, receiver: RtpReceiver, now_s: float) -> None:
-        self._alive(now_s)
+        if self._watchdog is not None:
+            self._watchdog.heard(now_s)
         due_s = receiver.due_s()
         if due_s is not None and "gap" not in self._timers:
             self._timers.at("gap", due_s, self._give_up)
@@ -316,7 +317,7 @@ class MediaPeer:
             return
         begins_s = max(self._quiet_told_s, receiver.heard_s + 0.02)
         until_s = now_s - QUIET_FILL_S
-        if until_s > begins_s and not self._suspect:
+        if until_s > begins_s and not (self._watchdog is not None and self._watchdog.suspicious):
             receiver.fill(int((until_s - begins_s) * 48_000), now_s)
             self._quiet_told_s = until_s
         self._timers.at("quiet", now_s + QUIET_FILL_S, self._fill_quiet)
@@ -337,16 +338,9 @@ class MediaPeer:
 
     # liveness
 
-    def _alive(self, now_s: float) -> None:
-        assert self._watchdog is not None
-        self._watchdog.heard(now_s)
-        if self._suspect:
-            self._suspect = False
-            self._events.suspect(False)
-
     def _on_check(self) -> None:
         if not self._over and self._watchdog is not None:
-            self._alive(self._clock())
+            self._watchdog.heard(self._clock())
 
     def _take_leave(self, said_s: float) -> None:
         """The peer said that its stream ends."""
@@ -357,13 +351,9 @@ class MediaPeer:
     def _watch(self) -> None:
         assert self._watchdog is not None
         now_s = self._clock()
-        verdict = self._watchdog.verdict(now_s)
-        if verdict is Verdict.LOST:
+        if self._watchdog.is_lost(now_s):
             self._lose("media_timeout")
             return
-        if verdict is Verdict.SUSPECT and not self._suspect:
-            self._suspect = True
-            self._events.suspect(True)
         self._timers.at("watch", self._watchdog.next_s(now_s), self._watch)
 
     def _on_dtls_state(self) -> None:

@@ -68,7 +68,7 @@ class End:
     """One end at ``address``; RTCP at the port above."""
 
     def __init__(self, address: Source, policy: RtpPolicy, seed: int) -> None:
-        self.address, self.port, self.unsent = address, address[1], 0
+        self.address, self.port, self.unsent, self.oversize = address, address[1], 0, 0
         self.loop = asyncio.get_running_loop()
         self.told, self.line = Told(), Line()
         self.network: dict[Source, End] = {}
