@@ -73,6 +73,8 @@ class LiveGateway:
     http: str
     url: str
     engines: EngineSet
+    sip_port: int = 0
+    """UDP; 0: it takes no calls over SIP."""
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.http + path, timeout=10) as answer:
@@ -132,7 +134,8 @@ def live_gateway(
     with contextlib.ExitStack() as stack:
         with steady_voice():
             here = stack.enter_context(served_beside(spied, settings, start_s=START_S))
-        gateway = LiveGateway(here.url, here.ws, here.gateway.engines)
+        sip = here.gateway.wires.sip
+        gateway = LiveGateway(here.url, here.ws, here.gateway.engines, sip.ports["udp"] if sip is not None else 0)
         yield gateway
         assert {name: count for name in HEALTHY if (count := gateway.counted(name))} == {}
     left = {left.name for left in set(threading.enumerate()) - threads} - OTHERS_THREADS
