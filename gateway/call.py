@@ -16,10 +16,10 @@ from gateway.guarded import ENGINE_RAISED, Guarded
 from gateway.phrases import Phrases
 from gateway.playout import Playout, Wire
 from gateway.records.call_record import CallRecord
+from gateway.records.filing import Filing
 from gateway.telemetry.metrics import Metrics
 from streaming import effects as fx
 from streaming.config import SessionConfig
-from streaming.conversation import Item
 from streaming.events import (
     Answered,
     AudioQueued,
@@ -43,22 +43,7 @@ from streaming.jobs import (
     SynthesisFailed,
     Synthesize,
 )
-from streaming.notices import (
-    CallEnded,
-    InputCleared,
-    ItemAdded,
-    ItemDeleted,
-    ItemTruncated,
-    Notice,
-    OutputEnded,
-    OutputStarted,
-    OutputTextDelta,
-    OutputTranscriptDelta,
-    TranscriptCompleted,
-    TranscriptDelta,
-    TranscriptFailed,
-    TurnRecorded,
-)
+from streaming.notices import CallEnded, Notice, TurnRecorded
 from streaming.session import Session
 
 _log = structlog.get_logger(__name__)
@@ -127,6 +112,7 @@ class Call:
         self._farewell = farewell
         self._strict = strict
         self._session = Session(record.id, config, new_id, self._started)
+        self._filing = Filing(record, self._session.conversation, self._now_ms)
         self._playout = Playout(self._loop, leg, self._frame_sent, marked=self._mark_sent, wire=wire)
         self._guarded = Guarded(record.id, metrics)
         self._caller = CallerAudio(
@@ -358,40 +344,8 @@ class Call:
             self.handle(PlayoutResumed(effect.epoch, position))
 
     def _notify(self, effect: fx.Notify) -> None:
-        notice = effect.notice
-        match notice:
-            case TranscriptDelta(item_id=item_id, delta=delta):
-                self._record.partly(item_id, "user", delta, at_ms=self._now_ms())
-            case OutputTranscriptDelta(item_id=item_id, delta=delta) | OutputTextDelta(item_id=item_id, delta=delta):
-                self._record.partly(item_id, "assistant", delta, at_ms=self._now_ms())
-            case ItemAdded() | OutputStarted():
-                self._file_transcript()
-            case TranscriptCompleted() | TranscriptFailed():
-                self._file_transcript()
-                self._record.settle(notice.item_id)
-            case OutputEnded(item=item):
-                self._file_transcript()
-                self._record.settle(item.id)
-            case InputCleared():
-                self._record.settle_all("user")
-            case ItemTruncated():
-                self._file(self._session.conversation.get(notice.item_id))
-            case ItemDeleted():
-                self._record.forget(notice.item_id)
-        self._leg.notify(notice)
-
-    def _file_transcript(self) -> None:
-        """Copy the newest items into the record: older ones change only by what a client truncates."""
-        for item in self._session.conversation.items[-24:]:
-            self._file(item)
-
-    def _file(self, item: Item) -> None:
-        if not item.spoken:
-            return
-        if item.text:
-            self._record.say(item.id, item.role, item.text, cut=item.cut, at_ms=self._now_ms())
-        else:
-            self._record.forget(item.id)
+        self._filing.told(effect.notice)
+        self._leg.notify(effect.notice)
 
     def _set_timer(self, effect: fx.SetTimer) -> None:
         if self._timer is not None:
@@ -405,7 +359,7 @@ class Call:
 
     def _record_turn(self, effect: fx.RecordTurn) -> None:
         self._metrics.turn(effect.times, self._record.turn(effect.times))
-        self._file_transcript()
+        self._filing.newest()
         self._leg.notify(TurnRecorded(effect.times))
 
     def _end(self, effect: fx.EndCall) -> None:
@@ -413,7 +367,7 @@ class Call:
         self._playout.close()
         self._caller.close()
         self._guarded.ask(self._engines.llm.forget, self.id)
-        self._file_transcript()
+        self._filing.newest()
         self._record.ended(effect.cause, self._now_ms())
         self.finished.set()
         self._leg.notify(CallEnded(effect.cause))
