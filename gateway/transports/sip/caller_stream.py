@@ -16,8 +16,9 @@ from gateway.transports.sip.telephone_event import KeyReader
 QUIET_AFTER_S = 0.2
 """A caller from whom nothing comes for this long is silent: silence is told as it goes by, this far behind."""
 FILL_S = 0.1
-MAX_SOURCES = 32
-"""SSRCs of one peer; libsrtp keeps a state for each."""
+MAX_SOURCES = 256
+"""SSRCs under the keys of one peer: libsrtp keeps a state for each. In clear nothing is kept, and whoever sends
+many need not be the caller."""
 
 
 class CallerStream:
@@ -68,12 +69,12 @@ class CallerStream:
         self._before = self.quality()
         self._receiver = RtpReceiver(decodings, self._hear, events)
 
-    def take(self, packet: bytes, now_s: float) -> bool:
-        """False: it is none of this stream."""
+    def take(self, packet: bytes, now_s: float, *, secured: bool) -> bool:
+        """False: it is none of this stream. ``secured``: it came as SRTP."""
         receiver = self.receiver
         if not receiver.receive(packet, now_s):
             return False
-        if receiver.ssrc not in self._sources and receiver.ssrc is not None:
+        if secured and receiver.ssrc is not None:
             self._sources.add(receiver.ssrc)
         return True
 

@@ -259,7 +259,7 @@ class RtpMedia:
         if packet is None:
             return
         now_s = self._clock()
-        if not self._stream.take(packet, now_s):
+        if not self._stream.take(packet, now_s, secured=self._path.secured):
             self._refused += 1
             return
         self._path.took_rtp(source)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from gateway.transports.rtp.packet import write_rtp
 from gateway.transports.sip.caller_stream import MAX_SOURCES
 from gateway.transports.sip.media import MAX_BURST, PACKETS_A_FRAME
+from gateway.transports.sip.media_policy import RtpPolicy
+from gateway.transports.sip.offer_answer import Srtp
 from tests.gateway.transports.sip.descriptions import sdp
 from tests.gateway.transports.sip.media_rig import agree, hang_up, speech, two
 from tests.virtual_time import run_virtual, virtual
@@ -102,13 +104,36 @@ async def test_a_flood_from_the_caller_itself_is_bounded() -> None:
 
 
 @virtual
-async def test_a_caller_who_is_always_another_is_hung_up() -> None:
+async def test_a_caller_who_is_always_another_under_the_same_keys_is_hung_up() -> None:
+    policy = RtpPolicy(bind_ip="192.0.2.1", codecs=("pcmu",), srtp=Srtp.REQUIRED)
+    us, them = two(policy, policy)
+    agree(us, them)
+    secure = them.media._path._secure
+    assert secure is not None
+    for n in range(MAX_SOURCES + 1):
+        assert us.told.log == [] or n == MAX_SOURCES  # the caller's own stream is one of them
+        us.media.on_rtp(secure.protect(voice(n, ssrc=n)), them.address)
+        await asyncio.sleep(0.01)
+    assert us.told.log == [("lost", "protocol_error")]
+    await hang_up(us, them)
+
+
+@virtual
+async def test_a_stranger_who_is_faster_than_the_caller_does_not_end_the_call() -> None:
     us, them = two()
     us.media.answer(them.media.offer())
     for n in range(2 * MAX_SOURCES):
-        us.media.on_rtp(voice(n, ssrc=n), them.address)
+        us.media.on_rtp(voice(n, ssrc=n), STRANGER)
+        await asyncio.sleep(0.002)
+    assert us.told.log == []
+    heard = len(us.told.pcm)
+    for n in range(20):
+        us.media.on_rtp(voice(n, ssrc=9_999), them.address)
+        us.media.on_rtp(voice(n, ssrc=n), STRANGER)
         await asyncio.sleep(0.02)
-    assert us.told.log == [("lost", "protocol_error")]
+    assert us.media.refused >= 20
+    assert len(us.told.pcm) >= heard + 19 * 160
+    assert not us.media._stream._sources
     await hang_up(us, them)
 
 
