@@ -139,14 +139,23 @@ class _Stream:
         try:
             call = PhoneCall(self._gateway, admission, incoming, line)
         except (UnknownAgent, CallNotSetUp) as error:
-            _log.warning("a carrier's call was refused", carrier=self._carrier.name, reason=str(error))
-            await line.hang_up("refused")
+            reason = getattr(error, "code", "engine_failed")  # not its text: some name agents by numbers
+            _log.warning("a carrier's call was refused", carrier=self._carrier.name, reason=reason)
+            await self._refuse(line)
             await self._close(POLICY if isinstance(error, UnknownAgent) else INTERNAL_ERROR, "refused")
             return
         line.attach(call)
         cause = await self._talk(line, call)
         if not line.queue.broken:
             await self._close(INTERNAL_ERROR if cause == "internal_error" else NORMAL, cause)
+
+    async def _refuse(self, line: CarrierLine) -> None:
+        """Hang up a call that never was one, also where that is a message of the stream."""
+        await line.hang_up("refused")
+        line.queue.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await line.queue.send_by(self._send, gone=GONE)
 
     async def _talk(self, line: CarrierLine, call: PhoneCall) -> str:
         self._silence = self._loop.call_later(SILENT_S, self._on_silence, line)

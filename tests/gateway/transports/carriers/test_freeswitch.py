@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +51,18 @@ async def called(
         async with FakeFreeswitch(link, metadata=metadata, rate_hz=rate_hz).connected() as fake:
             yield rig, fake
         await link.task
+
+
+@virtual
+async def test_a_call_for_an_agent_that_there_is_not_is_hung_up_and_nobodys_number_is_logged() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with called(metadata={**METADATA, "agent": "+15550001"}) as (_, fake):
+            closed = await fake.over()
+    assert (closed.code, closed.reason) == (1008, "refused")
+    assert fake.events == ["hangup"], "FreeSWITCH keeps a call whose stream is closed"
+    assert "15550001" not in str(logs)
+    (refusal,) = [entry for entry in logs if entry["event"] == "a carrier's call was refused"]
+    assert refusal["reason"] == "unknown_agent"
 
 
 # --- the wire ---------------------------------------------------------------------------------------------------------
