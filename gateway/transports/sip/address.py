@@ -22,10 +22,12 @@ MAX_PARAMETERS = 64
 MAX_PARTS = 256
 """Elements of one header line that is a list."""
 _PIECES = {
-    separator: re.compile(rf'(?:"(?:[^"\\]|\\.)*+"|<[^>]*+>|[^"<{separator}]++)*+', re.DOTALL)
+    separator: re.compile(rf'(?:"(?:[^"\\]++|\\.)*+"|<[^>]*+>|[^"<{separator}]++)*+', re.DOTALL)
     for separator in (";", ",")
 }
 """Everything up to the next separator that counts. Possessive: no text makes it look twice."""
+
+_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 Parameters = dict[str, str | None]
 """Names in lower case; None: a flag without a value. Quoted values without their quotes."""
@@ -159,8 +161,10 @@ def parse_address(text: str) -> Address:
     text = text.strip()
     name, rest = "", text
     if text.startswith('"'):
-        end = _closing_quote(text, 0)
-        name, rest = _unquote(text[: end + 1]), text[end + 1 :].lstrip()
+        quoted = _QUOTED.match(text)
+        if quoted is None:
+            raise BadSyntax("quotes")
+        name, rest = _unquote(quoted[0]), text[quoted.end() :].lstrip()
         if not rest.startswith("<"):
             raise BadSyntax("address")
     if "<" in rest:
@@ -230,20 +234,9 @@ def split_outside_quotes(text: str, separator: str, most: int = MAX_PARTS) -> li
             raise BadSyntax("too many parts")
 
 
-def _closing_quote(text: str, opening: int) -> int:
-    at = opening + 1
-    while at < len(text):
-        if text[at] == "\\":
-            at += 1
-        elif text[at] == '"':
-            return at
-        at += 1
-    raise BadSyntax("quotes")
-
-
 def _unquote(value: str) -> str:
     if not value.startswith('"'):
         return value
-    if len(value) < 2 or _closing_quote(value, 0) != len(value) - 1:
+    if not _QUOTED.fullmatch(value):
         raise BadSyntax("quotes")
     return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gateway.transports.sip.message import MAX_MESSAGE_BYTES, Malformed, content_length, unfold
+from gateway.transports.sip.message import MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, Malformed, content_length, unfold
 
-MAX_HEAD_BYTES = 16 * 1024
 _PINGS = re.compile(rb"(?:\r\n\r\n)++")
 
 

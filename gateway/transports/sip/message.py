@@ -23,6 +23,8 @@ from gateway.transports.sip.address import (
 
 MAX_MESSAGE_BYTES = 32 * 1024
 """Of a whole message; larger ones are refused (413), on a stream together with their connection."""
+MAX_HEAD_BYTES = 16 * 1024
+"""Of it, all before its body."""
 MAX_HEADERS = 128
 MAX_VIAS = 70
 MAX_CSEQ = 2**31 - 1
@@ -200,6 +202,8 @@ def parse(data: bytes, *, stream: bool = False) -> Request | Response:
     head, blank, body = data.lstrip(b"\r\n").partition(b"\r\n\r\n")
     if not blank:
         raise Malformed("no end of headers")
+    if len(head) > MAX_HEAD_BYTES:
+        raise Malformed("head too long", 513)
     lines = unfold(head.decode("utf-8", "surrogateescape"))
     headers = Headers()
     fault = _read_fields(lines[1:], headers)

@@ -119,8 +119,10 @@ def test_blank_lines_before_a_message_are_skipped() -> None:
 
 
 def test_a_long_message_is_taken() -> None:
-    message = parse(raw(*request("OPTIONS", *(f"Unknown-{number}: {'x' * 200}" for number in range(100)))))
+    message = parse(raw(*request("OPTIONS", *(f"Unknown-{number}: {'x' * 120}" for number in range(100)))))
     assert len(message.headers) > 100
+    with pytest.raises(Malformed, match="head too long"):
+        parse(raw(*request("OPTIONS", *(f"Unknown-{number}: {'x' * 200}" for number in range(100)))))
 
 
 def test_reasons_may_be_missing_or_in_any_script() -> None:
