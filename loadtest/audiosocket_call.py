@@ -15,9 +15,10 @@ import numpy as np
 
 from loadtest.call import SLOT_MS, CallOver, CallPlan, EndCause, Key, Pcm16, Voice, frames_of
 from loadtest.phone_address import AudioSocketAddress
-from loadtest.phone_wire import SEND_S, PhoneWire
+from loadtest.phone_wire import PhoneWire
 from loadtest.report import BufferReport, SetupReport
 from loadtest.stream_playout import StreamPlayout
+from loadtest.wire import SEND_S
 from streaming.audio.resample import Resampler
 
 RATES_HZ = {

@@ -13,9 +13,6 @@ from loadtest.wire import CallLog
 PHONE_PATIENCE = Patience(greeting_ms=3_000, pause_ms=1_000)
 """Nobody says that a response has begun, or is over: a caller waits as people, who can't tell a pause from the end."""
 
-SEND_S = 5.0
-"""A server that reads nothing for so long has stalled."""
-
 
 class PhoneWire:
     """The half of :class:`loadtest.call.Wire` that follows from that."""

@@ -18,8 +18,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from loadtest.call import (
     PHONE_RATE_HZ,
@@ -32,15 +30,13 @@ from loadtest.call import (
     Voice,
     frames_of,
 )
-from loadtest.phone_wire import SEND_S, PhoneWire
-from loadtest.refusal import refusal
+from loadtest.phone_wire import PhoneWire
 from loadtest.report import BufferReport, SetupReport
 from loadtest.stream_playout import StreamPlayout
-from loadtest.websocket_call import closing
+from loadtest.websocket_link import WebSocketLink
 from streaming.audio.g711 import decode_mulaw, encode_mulaw
 
-_CONNECT_S = 10.0
-_MAX_MESSAGE = 1024 * 1024
+_MAX_MESSAGE_BYTES = 1024 * 1024
 
 
 class _Media(msgspec.Struct):
@@ -95,20 +91,12 @@ async def dial_twilio(plan: CallPlan, url: str) -> TwilioWire:
     loop = asyncio.get_running_loop()
     voice = encode_voice(plan)
     began_s = loop.time()
-    try:
-        async with asyncio.timeout(_CONNECT_S):
-            connection = await connect(
-                url, additional_headers=headers, compression=None, max_size=_MAX_MESSAGE, close_timeout=2
-            )
-    except InvalidStatus as error:
-        raise refusal(error.response.status_code, bytes(error.response.body or b""), url, plan) from error
-    except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
-        raise CallOver(EndCause.REFUSED, f"no answer at {url}: {str(error) or type(error).__name__}") from error
-    wire = TwilioWire(connection, voice, began_s)
+    link = await WebSocketLink.open(url, plan, headers, max_message_bytes=_MAX_MESSAGE_BYTES)
+    wire = TwilioWire(link, voice, began_s)
     try:
         await wire.start(stream_parameters(plan))
     except BaseException:
-        await connection.close()
+        await link.close()
         raise
     return wire
 
@@ -122,11 +110,11 @@ class TwilioWire(PhoneWire):
 
     rate_hz = PHONE_RATE_HZ
 
-    def __init__(self, connection: ClientConnection, voice: Voice, began_s: float) -> None:
+    def __init__(self, link: WebSocketLink, voice: Voice, began_s: float) -> None:
         self.call_sid = _sid("CA")
         super().__init__(self.call_sid)
         self.voice = voice
-        self._connection = connection
+        self._link = link
         self._clock = asyncio.get_running_loop().time
         self._account_sid, self._stream_sid = _sid("AC"), _sid("MZ")
         self._began_s = began_s
@@ -139,7 +127,8 @@ class TwilioWire(PhoneWire):
 
     async def start(self, parameters: dict[str, str]) -> None:
         """Say what every stream begins with."""
-        await self._write(msgspec.json.encode({"event": "connected", "protocol": "Call", "version": "1.0.0"}).decode())
+        connected = {"event": "connected", "protocol": "Call", "version": "1.0.0"}
+        await self._link.send(msgspec.json.encode(connected).decode())
         media_format = {"encoding": "audio/x-mulaw", "sampleRate": PHONE_RATE_HZ, "channels": 1}
         about = {"accountSid": self._account_sid, "streamSid": self._stream_sid, "callSid": self.call_sid}
         start = {**about, "tracks": ["inbound"], "customParameters": parameters, "mediaFormat": media_format}
@@ -152,10 +141,10 @@ class TwilioWire(PhoneWire):
         while True:
             self.check()
             try:
-                message = await self._connection.recv()
-            except ConnectionClosed as closed:
+                message = await self._link.receive()
+            except CallOver:
                 self.check()
-                raise closing(closed) from closed
+                raise
             self._on_message(message)
 
     async def send_voice(self, frame: bytes, key: Key | None) -> None:
@@ -165,7 +154,7 @@ class TwilioWire(PhoneWire):
             await self._send("dtmf", dtmf={"track": "inbound_track", "digit": key.digit})
         self._sequence += 1
         self._chunk += 1
-        await self._write(
+        await self._link.send(
             f'{{"event":"media","sequenceNumber":"{self._sequence}","media":{{"track":"inbound","chunk":"{self._chunk}",'
             f'"timestamp":"{(self._chunk - 1) * SLOT_MS}","payload":"{frame.decode("ascii")}"}},'
             f'"streamSid":"{self._stream_sid}"}}'
@@ -176,7 +165,7 @@ class TwilioWire(PhoneWire):
             with contextlib.suppress(CallOver):  # the other end was quicker
                 await self._send("stop", stop={"accountSid": self._account_sid, "callSid": self.call_sid})
         self.end(CallOver(EndCause.HANGUP))
-        await self._connection.close()
+        await self._link.close()
         return None
 
     def setup(self) -> SetupReport:
@@ -218,13 +207,4 @@ class TwilioWire(PhoneWire):
     async def _send(self, event: str, **content: Any) -> None:
         self._sequence += 1
         numbers = {"event": event, "sequenceNumber": str(self._sequence)}
-        await self._write(msgspec.json.encode({**numbers, **content, "streamSid": self._stream_sid}).decode())
-
-    async def _write(self, message: str) -> None:
-        try:
-            async with asyncio.timeout(SEND_S):
-                await self._connection.send(message)
-        except ConnectionClosed as closed:
-            raise closing(closed) from closed
-        except TimeoutError as error:
-            raise CallOver(EndCause.STALLED, "the server stopped reading") from error
+        await self._link.send(msgspec.json.encode({**numbers, **content, "streamSid": self._stream_sid}).decode())

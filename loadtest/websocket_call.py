@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from loadtest.address import bearer
 from loadtest.call import (
@@ -28,12 +26,11 @@ from loadtest.call import (
 )
 from loadtest.playout import Playout
 from loadtest.realtime_wire import RealtimeWire
-from loadtest.refusal import refusal
+from loadtest.websocket_link import WebSocketLink
 from loadtest.wire import ServerEvent, decode_event
 
-_CONNECT_S = 10.0
-_SEND_S = 5.0
-_MAX_MESSAGE = 24 * 1024 * 1024
+_FIRST_EVENT_S = 10.0
+_MAX_MESSAGE_BYTES = 24 * 1024 * 1024
 
 _PCM = {"format": {"type": "audio/pcm", "rate": CALL_RATE_HZ}}
 
@@ -55,32 +52,22 @@ async def dial_websocket(plan: CallPlan, url: str) -> WebSocketWire:
     voice = await asyncio.to_thread(encode_voice, plan)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
+    link = await WebSocketLink.open(url, plan, headers, max_message_bytes=_MAX_MESSAGE_BYTES)
     try:
-        async with asyncio.timeout(_CONNECT_S):
-            connection = await connect(
-                url, additional_headers=headers, compression=None, max_size=_MAX_MESSAGE, close_timeout=2
-            )
-    except InvalidStatus as error:
-        raise refusal(error.response.status_code, bytes(error.response.body or b""), url, plan) from error
-    except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
-        raise CallOver(EndCause.REFUSED, f"no answer at {url}: {str(error) or type(error).__name__}") from error
-    try:
-        created = await _first_event(connection)
+        created = await _first_event(link)
     except BaseException:
-        await connection.close()
+        await link.close()
         raise
     now_s = loop.time()
-    return WebSocketWire(connection, created, voice, origin_s=now_s, setup_ms=(now_s - began_s) * 1000)
+    return WebSocketWire(link, created, voice, origin_s=now_s, setup_ms=(now_s - began_s) * 1000)
 
 
-async def _first_event(connection: ClientConnection) -> ServerEvent:
+async def _first_event(link: WebSocketLink) -> ServerEvent:
     try:
-        async with asyncio.timeout(_CONNECT_S):
-            first = decode_event(await connection.recv())
+        async with asyncio.timeout(_FIRST_EVENT_S):
+            first = decode_event(await link.receive())
     except (TimeoutError, msgspec.MsgspecError) as error:
         raise CallOver(EndCause.NO_SESSION, "the server did not begin with session.created") from error
-    except ConnectionClosed as closed:
-        raise closing(closed) from closed
     if first.type != "session.created":
         raise CallOver(EndCause.NO_SESSION, f"the server began with {first.type}, not with session.created")
     return first
@@ -92,27 +79,24 @@ class WebSocketWire(RealtimeWire):
     formats: ClassVar[Mapping[str, Any]] = {"input": _PCM, "output": _PCM}
 
     def __init__(
-        self, connection: ClientConnection, created: ServerEvent, voice: Voice, *, origin_s: float, setup_ms: float
+        self, link: WebSocketLink, created: ServerEvent, voice: Voice, *, origin_s: float, setup_ms: float
     ) -> None:
         super().__init__(created)
         self.voice = voice
         self.origin_s = origin_s
         self.setup_ms = setup_ms
         self.ear = Playout(origin_s, rate_hz=CALL_RATE_HZ, slot_ms=SLOT_MS)
-        self._connection = connection
+        self._link = link
         self._clock = asyncio.get_running_loop().time
 
     async def send_voice(self, frame: bytes, key: Key | None) -> None:
-        await self._send(frame.decode())
+        await self._link.send(frame.decode())
 
     async def send_event(self, event: Mapping[str, object]) -> None:
-        await self._send(msgspec.json.encode(event).decode())
+        await self._link.send(msgspec.json.encode(event).decode())
 
     async def receive(self) -> str | bytes:
-        try:
-            return await self._connection.recv()
-        except ConnectionClosed as closed:
-            raise closing(closed) from closed
+        return await self._link.receive()
 
     async def on_event(self, event: ServerEvent) -> None:
         now_s = self._clock()
@@ -133,7 +117,7 @@ class WebSocketWire(RealtimeWire):
                 await self._flush(now_s)
 
     async def hang_up(self) -> str | None:
-        await self._connection.close()
+        await self._link.close()
         return None
 
     def setup(self) -> None:
@@ -150,28 +134,3 @@ class WebSocketWire(RealtimeWire):
         for cut in self.ear.flush(now_s):
             truncate = {"item_id": cut.item_id, "content_index": 0, "audio_end_ms": cut.played_ms}
             await self.send_event({"type": "conversation.item.truncate", **truncate})
-
-    async def _send(self, message: str) -> None:
-        """A server that reads nothing for 5 s ends the call."""
-        try:
-            async with asyncio.timeout(_SEND_S):
-                await self._connection.send(message)
-        except ConnectionClosed as closed:
-            raise closing(closed) from closed
-        except TimeoutError as error:
-            raise CallOver(EndCause.STALLED, "the server stopped reading") from error
-
-
-def closing(closed: ConnectionClosed) -> CallOver:
-    """What it means that the server closed the connection."""
-    code = closed.rcvd.code if closed.rcvd else None
-    reason = f": {closed.rcvd.reason}" if closed.rcvd and closed.rcvd.reason else ""
-    match code:
-        case 1013:
-            return CallOver(EndCause.BUSY, f"the gateway is busy{reason}")
-        case 1000 | 1001:
-            return CallOver(EndCause.AGENT_HANGUP)
-        case None:
-            return CallOver(EndCause.CONNECTION_LOST, "the connection was lost")
-        case _:
-            return CallOver(EndCause.CONNECTION_LOST, f"closed by the server with {code}{reason}")

@@ -10,6 +10,9 @@ import msgspec
 
 MAX_ERRORS = 100
 
+SEND_S = 5.0
+"""A server that reads nothing for so long has stalled."""
+
 
 class EventError(msgspec.Struct, frozen=True):
     code: str | None = None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from loadtest import websocket_call
+from loadtest import websocket_call, websocket_link
 from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
@@ -196,13 +196,13 @@ async def test_a_server_that_stops_reading_ends_the_call(monkeypatch: pytest.Mon
         await asyncio.Event().wait()
 
     monkeypatch.setattr(ClientConnection, "send", never)
-    monkeypatch.setattr(websocket_call, "_SEND_S", 0.01)
+    monkeypatch.setattr(websocket_link, "SEND_S", 0.01)
     tape, _ = await call(Script(), line("hello"))
     assert tape.end_cause is EndCause.STALLED
 
 
 async def test_a_server_that_says_nothing_is_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket_call, "_CONNECT_S", 0.1)
+    monkeypatch.setattr(websocket_call, "_FIRST_EVENT_S", 0.1)
     tape, _ = await call(Script(mute=True), line("hello"))
     assert tape.end_cause is EndCause.NO_SESSION
 
