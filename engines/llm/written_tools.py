@@ -25,10 +25,14 @@ BARE = "{"
 MAX_CALL_CHARS = 8_192
 MAX_SPACE_CHARS = 64
 """Held back at the end of a text, as it is dropped before a call."""
+MAX_CALLS = 16
+"""Between two markers; a session takes fewer."""
+MAX_ODD_BRACES = 16
+"""Tried for a call; what comes after so many is text without them. Each costs the time of reading all that follows."""
 _TOLD_CHARS = 500
 """Of what could not be read, kept for the context."""
 
-_MARKERS = (OPEN, CLOSE, RESULT_OPEN, BARE)
+_MARKERS = (OPEN, CLOSE, RESULT_OPEN, RESULT_CLOSE, BARE)
 
 Deliver = Callable[[Generation], None]
 
@@ -146,6 +150,7 @@ class ToolCallSplitter:
     def __init__(self) -> None:
         self._state = _State.TEXT
         self._held = ""
+        self._odd_braces = 0
 
     def feed(self, text: str) -> list[str | WrittenCall]:
         """What is certain by now. Holds back at most white space and a marker's beginning, or a call of
@@ -227,7 +232,10 @@ class ToolCallSplitter:
                 self._state, self._held = _State.MUTED, ""
                 yield WrittenCall("", held[at : at + _TOLD_CHARS])
             else:  # no call at all
-                self._state, self._held = _State.TEXT, self._held[:at] + self._held[at + 1 :]
+                self._odd_braces += 1
+                odd = 1 if self._odd_braces < MAX_ODD_BRACES else -1
+                rest = held[at:].replace(BARE, "", odd) + self._held[len(held) :]
+                self._state, self._held = _State.TEXT, held[:at] + rest
             return
         self._state, self._held = _State.TEXT, self._held[end:]
         if isinstance(value, dict) and ("name" in value or "function" in value):
@@ -267,14 +275,23 @@ def _read_calls(body: str) -> list[WrittenCall]:
         text = text.strip("`").removeprefix("json").strip()
     calls: list[WrittenCall] = []
     at = 0
-    while at < len(text) and (not calls or text[at] == "{"):  # what follows an object and is none is passed over
+    while (
+        at < len(text) and len(calls) < MAX_CALLS and (not calls or text[at] == "{")
+    ):  # what follows an object and is none is passed over
         try:
             value, end = json.JSONDecoder().raw_decode(text, at)
         except (ValueError, RecursionError):
             return [*calls, WrittenCall("", text[at : at + _TOLD_CHARS])]
-        calls += [_call_of(one, text[at:end]) for one in (value if isinstance(value, list) and value else [value])]
-        at = end + len(text[end:]) - len(text[end:].lstrip())
+        called = value if isinstance(value, list) and value else [value]
+        calls += [_call_of(one, text[at:end]) for one in called[:MAX_CALLS]]
+        at = _past_space(text, end)
     return calls or [WrittenCall("", "")]
+
+
+def _past_space(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
 
 
 def _call_of(value: Any, text: str) -> WrittenCall:

@@ -196,8 +196,8 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for at in range(0, len(data), READ_BYTES):
-            if self._over:
-                return
+            if self._over or (self._line is not None and self._line.is_down):
+                return  # who floods is not even read
             for message in self._decoder.feed(data[at : at + READ_BYTES]):
                 self._take(message)
 

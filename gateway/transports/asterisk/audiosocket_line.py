@@ -111,6 +111,11 @@ class AudioSocketLine:
         failed = isinstance(message, wire.Failed) and message.code != wire.CALLER_GONE
         self.down("protocol_error" if failed else "caller_hung_up")
 
+    @property
+    def is_down(self) -> bool:
+        """Nothing that comes matters any more."""
+        return self._cause is not None
+
     def pause(self) -> None:
         self._blocked_since = self._loop.time()
 

@@ -111,6 +111,36 @@ def test_no_marker_is_ever_spoken(text: str) -> None:
     assert "{" not in "".join(piece for piece in split("{" + text) if isinstance(piece, str))
 
 
+@pytest.mark.parametrize("end", ["</tool_response>", "Fine.</tool_response>", "</tool_call></tool_response> Fine."])
+def test_an_end_without_a_beginning_is_not_spoken(end: str) -> None:
+    assert "".join(str(piece) for piece in split(end)).strip() in ("", "Fine.")
+
+
+@pytest.mark.parametrize(
+    "text", ["{" * 16_000, '{"a":' * 3_200, '{"{":"' + "{" * 8_000 + '"}', '{"\\"{' * 3_000, "[" + '{"a":[' * 2_000]
+)
+def test_braces_without_end_are_tried_a_few_times_only(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller can make a model say what is dear to read."""
+    tried = 0
+    real = json.JSONDecoder.raw_decode
+
+    def raw_decode(self: json.JSONDecoder, s: str, idx: int = 0) -> tuple[object, int]:
+        nonlocal tried
+        tried += 1
+        return real(self, s, idx)
+
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", raw_decode)
+    pieces = split(text)
+    assert tried <= 40
+    assert "{" not in "".join(str(piece) for piece in pieces if isinstance(piece, str))
+    assert split(*text) == pieces
+
+
+def test_of_calls_without_end_only_so_many_are_read() -> None:
+    assert len(split("<tool_call>" + HANG_UP.removeprefix("<tool_call>").removesuffix("</tool_call>") * 100)) == 16
+    assert len(split("<tool_call>[" + '{"name": "end_call"},' * 100 + "{}]</tool_call>")) == 16
+
+
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("size", [MAX_CALL_CHARS - 20, MAX_CALL_CHARS + 40, 3 * MAX_CALL_CHARS])
 def test_an_endless_call_is_bounded_and_not_spoken(size: int, closed: bool) -> None:
