@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 TOKEN = re.compile(r"[A-Za-z0-9\-.!%*_+`'~]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_\-.]*[A-Za-z0-9_.])?")
 _USER = re.compile(r"(?:[A-Za-z0-9\-_.!~*'()&=+$,;?/#\[\]]|%[0-9A-Fa-f]{2})+")
+_NOT_IN_URI = re.compile(r'[\x00-\x20\x7f<>"]')
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+\-.]*")
 _SIP_SCHEMES = frozenset({"sip", "sips"})
 _SENT_BY = re.compile(rf"\s*+({TOKEN.pattern}+)\s++([^\s:\[]++|\[[^\]\s]*+\])(?:\s*+:\s*+(\d++))?+\s*+")
@@ -95,7 +96,7 @@ class Via:
 def parse_uri(text: str) -> Uri:
     """Raises :class:`BadSyntax`."""
     scheme, colon, rest = text.partition(":")
-    if not colon or not _SCHEME.fullmatch(scheme) or not rest or any(char in ' \t<>"' for char in text):
+    if not colon or not _SCHEME.fullmatch(scheme) or not rest or _NOT_IN_URI.search(text):
         raise BadSyntax("URI")
     scheme = scheme.lower()
     if scheme not in _SIP_SCHEMES:

@@ -90,30 +90,33 @@ class DigestGate:
         self._counts: OrderedDict[str, int] = OrderedDict()
         """The highest count of each nonce in use."""
 
-    def challenges(self, *, stale: bool = False) -> list[tuple[str, str]]:
-        """The WWW-Authenticate headers of a 401, one an algorithm (RFC 8760, 2.4)."""
-        nonce = self._nonce()
+    def challenges(self, source: str, *, stale: bool = False) -> list[tuple[str, str]]:
+        """The WWW-Authenticate headers of a 401 to ``source``, one an algorithm (RFC 8760, 2.4)."""
+        nonce = self._nonce(source)
         tail = ', qop="auth"' + (", stale=true" if stale else "")
         return [
             ("www-authenticate", f'Digest realm="{self._realm}", nonce="{nonce}", algorithm={algorithm}{tail}')
             for algorithm in self._algorithms
         ]
 
-    def check(self, values: Iterable[str], method: str) -> Verdict:
-        """Judge the Authorization headers of a request: those of other realms are none. The address in them is the
-        caller's own affair: proxies change the request's on its way, and some phones leave its user out (RFC 3261,
-        22.4)."""
+    def check(self, values: Iterable[str], method: str, source: str) -> Verdict:
+        """Judge the Authorization headers of a request from ``source``: those of other realms are none. A nonce is good
+        for whom it was given to: without it no password can be tried, nor can anybody be wrong in another's name. The
+        address in them is the caller's own affair: proxies change the request's on its way, and some phones leave its
+        user out (RFC 3261, 22.4)."""
         for value in values:
             try:
                 given = parse_digest(value)
             except BadSyntax:
                 continue
             if given.get("realm") == self._realm:
-                return self._judge(given, method)
+                return self._judge(given, method, source)
         return "none"
 
-    def _judge(self, given: Mapping[str, str], method: str) -> Verdict:
+    def _judge(self, given: Mapping[str, str], method: str, source: str) -> Verdict:
         nonce, nc, uri = given.get("nonce", ""), given.get("nc", ""), given.get("uri", "")
+        if not self._is_ours(nonce, source):
+            return "stale"  # whatever the password: it is not looked at
         algorithm = given.get("algorithm", "MD5")
         if algorithm.upper() not in self._algorithms or given.get("qop") != "auth" or not uri:
             return "wrong"
@@ -124,22 +127,21 @@ class DigestGate:
         who = Credentials(name, self._users.get(name, self._random_hex()))
         right = digest_of(algorithm, who, self._realm, method, uri, nonce, nc, given["cnonce"], "auth")
         matches = hmac.compare_digest(right.encode(), given.get("response", "").lower().encode("utf-8", "replace"))
-        if not self._is_ours(nonce):
-            return "stale" if matches and name in self._users else "wrong"
         if not matches or name not in self._users:
             return "wrong"
         return "ok" if self._alive(nonce) and self._count(nonce, int(nc, 16)) else "stale"
 
-    def _nonce(self) -> str:
+    def _nonce(self, source: str) -> str:
         body = f"{int(self._now_s() * 1000):x}.{self._random_hex()}"
-        return f"{body}.{self._sign(body)}"
+        return f"{body}.{self._sign(body, source)}"
 
-    def _sign(self, body: str) -> str:
-        return hmac.new(self._secret, body.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:32]
+    def _sign(self, body: str, source: str) -> str:
+        signed = f"{source} {body}".encode("utf-8", "surrogateescape")
+        return hmac.new(self._secret, signed, hashlib.sha256).hexdigest()[:32]
 
-    def _is_ours(self, nonce: str) -> bool:
+    def _is_ours(self, nonce: str, source: str) -> bool:
         body, _, signature = nonce.rpartition(".")
-        return hmac.compare_digest(self._sign(body).encode(), signature.encode("utf-8", "surrogateescape"))
+        return hmac.compare_digest(self._sign(body, source).encode(), signature.encode("utf-8", "surrogateescape"))
 
     def _alive(self, nonce: str) -> bool:
         made_s = int(nonce.partition(".")[0], 16) / 1000

@@ -78,7 +78,8 @@ class SourceGuard:
             return "allow"  # answered without a state: OPTIONS, or a refusal
         if self._failures.wait_s(source.host) > 0:
             return "drop"
-        verdict = self._digest.check(request.headers.all("authorization"), request.method)
+        known_as = source_of(source.host)
+        verdict = self._digest.check(request.headers.all("authorization"), request.method, known_as)
         match verdict:
             case "ok":
                 return "allow"
@@ -88,5 +89,5 @@ class SourceGuard:
                 self._failures.failed(source.host)
         return "challenge"
 
-    def challenges(self, stale: bool) -> list[tuple[str, str]]:
-        return self._digest.challenges(stale=stale) if self._digest is not None else []
+    def challenges(self, host: str, *, stale: bool) -> list[tuple[str, str]]:
+        return self._digest.challenges(source_of(host), stale=stale) if self._digest is not None else []

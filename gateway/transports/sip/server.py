@@ -163,8 +163,8 @@ class SipServer:
     def answers(self, host: str) -> bool:
         return self.guard.answers(host)
 
-    def challenges(self, stale: bool) -> list[tuple[str, str]]:
-        return self.guard.challenges(stale)
+    def challenges(self, host: str, *, stale: bool) -> list[tuple[str, str]]:
+        return self.guard.challenges(host, stale=stale)
 
     def count(self, name: str) -> None:
         self.gateway.metrics.count(name)

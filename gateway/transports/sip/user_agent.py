@@ -58,7 +58,7 @@ class Application(Protocol):
     def answers(self, host: str) -> bool:
         """Whether what comes from there is answered at all: to who may ask for nothing, nobody is here."""
 
-    def challenges(self, stale: bool) -> list[tuple[str, str]]: ...
+    def challenges(self, host: str, *, stale: bool) -> list[tuple[str, str]]: ...
 
     def count(self, name: str) -> None: ...
 
@@ -276,7 +276,7 @@ class UserAgent:
                 self.count("sip_dropped")
                 return
             case "challenge" | "stale":
-                headers = self._app.challenges(verdict == "stale")
+                headers = self._app.challenges(source.host, stale=verdict == "stale")
                 self._reply(request, source, 401, headers)
                 return
         refusal = self._refusal(request)

@@ -184,7 +184,7 @@ class Caller:
     def answers(self, host: str) -> bool:
         return True
 
-    def challenges(self, stale: bool) -> list[tuple[str, str]]:
+    def challenges(self, host: str, *, stale: bool) -> list[tuple[str, str]]:
         return []
 
     def count(self, name: str) -> None: ...

@@ -150,7 +150,7 @@ class Agent:
     def answers(self, host: str) -> bool:
         return self.verdict != "drop"
 
-    def challenges(self, stale: bool) -> list[tuple[str, str]]:
+    def challenges(self, host: str, *, stale: bool) -> list[tuple[str, str]]:
         return [("www-authenticate", f'Digest realm="rig", nonce="n", qop="auth", stale={str(stale).lower()}')]
 
     def count(self, name: str) -> None:

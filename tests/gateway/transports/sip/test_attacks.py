@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.transports.sip.address import BadSyntax, parse_uri
 from gateway.transports.sip.message import Request
 from gateway.transports.sip.outgoing import MAX_OTHERS
 from gateway.transports.sip.transaction import MAX_PER_CALL, Peer, TransactionsFull
@@ -103,6 +104,15 @@ def test_an_answer_of_somebody_else_that_comes_again_is_hung_up_once() -> None:
     for _ in range(5):
         placed.reply("200 OK", tag="other", body="answer 2", contact="<sip:c@192.0.2.10>", of=0)
     assert placed.methods() == ["INVITE", "ACK", *["ACK", "BYE"], *["ACK"] * 4]
+
+
+@pytest.mark.parametrize("odd", ["\x00", "\x0b", "\x1f", "\x7f", "\n", "\r"])
+def test_what_would_stand_in_our_own_requests_has_no_control_characters(phone: Phone, odd: str) -> None:
+    with pytest.raises(BadSyntax):
+        parse_uri(f"tel:+1555{odd}")
+    contact = f"<sip:c@192.0.2.9;x=1{odd}2>"
+    assert statuses(phone.say(*request("INVITE", SDP, contact=contact), body="offer 1"))[-1] == 400
+    assert not phone.agent.ua.sessions
 
 
 def test_a_layer_that_is_full_says_so(phone: Phone) -> None:

@@ -31,15 +31,15 @@ class Gate:
         )
 
     def challenge(self, algorithm: str = "SHA-256") -> str:
-        return next(value for _, value in self.gate.challenges() if algorithm in value)
+        return next(value for _, value in self.gate.challenges("192.0.2.9") if algorithm in value)
 
     def answer(self, who: Credentials = ALICE, challenge: str = "", method: str = "INVITE", uri: str = URI) -> str:
         said = answer_challenge([challenge or self.challenge()], who, method, uri, cnonce="c")
         assert said is not None
         return said
 
-    def check(self, *values: str) -> str:
-        return self.gate.check(values, "INVITE")
+    def check(self, *values: str, source: str = "192.0.2.9") -> str:
+        return self.gate.check(values, "INVITE", source)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_the_right_password_by_either_algorithm(gate: Gate, algorithm: str) -> N
 
 
 def test_the_better_algorithm_is_offered_first_and_taken(gate: Gate) -> None:
-    challenges = [value for _, value in gate.gate.challenges()]
+    challenges = [value for _, value in gate.gate.challenges("192.0.2.9")]
     said = answer_challenge(challenges[::-1], ALICE, "INVITE", URI, cnonce="c")
     assert said is not None
     assert "algorithm=SHA-256" in said
@@ -76,7 +76,7 @@ def test_an_algorithm_that_is_not_offered_is_not_taken(gate: Gate) -> None:
     gate.gate = DigestGate(
         {"alice": "secret"}, "offhook", secret=b"k", now_s=lambda: 100.0, random_hex=lambda: "a", algorithms=["md5"]
     )
-    (only,) = (value for _, value in gate.gate.challenges())
+    (only,) = (value for _, value in gate.gate.challenges("192.0.2.9"))
     assert "algorithm=MD5" in only
     assert gate.check(said) == "wrong"
     assert gate.check(gate.answer(challenge=only)) == "ok"
@@ -99,10 +99,17 @@ def test_an_expired_nonce_is_stale(gate: Gate) -> None:
     assert gate.check(said) == "stale"
 
 
-def test_a_nonce_of_before_a_restart_is_stale_for_who_knows_the_password(gate: Gate) -> None:
+@pytest.mark.parametrize("who", [ALICE, Credentials("alice", "no"), Credentials("bob", "no")])
+def test_a_nonce_that_is_not_ours_is_stale_and_tells_nothing_of_the_password(gate: Gate, who: Credentials) -> None:
     foreign = 'Digest realm="offhook", nonce="64.1.aa", qop="auth", algorithm=SHA-256'
-    assert gate.check(gate.answer(challenge=foreign)) == "stale"
-    assert gate.check(gate.answer(Credentials("alice", "no"), foreign)) == "wrong"
+    assert gate.check(gate.answer(who, foreign)) == "stale"
+    assert gate.check('Digest realm="offhook"') == "stale"
+
+
+def test_a_nonce_is_good_for_whom_it_was_given_to(gate: Gate) -> None:
+    said = gate.answer()
+    assert gate.check(said, source="198.51.100.1") == "stale"
+    assert gate.check(said) == "ok"
 
 
 @pytest.mark.parametrize("who", [Credentials("alice", "wrong"), Credentials("bob", "secret"), Credentials("", "")])

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from gateway.transports.sip.framing import MAX_HEAD_BYTES, Framer
-from gateway.transports.sip.message import MAX_MESSAGE_BYTES, Malformed
+from gateway.transports.sip.framing import Framer
+from gateway.transports.sip.message import MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, Malformed
 
 ONE = b"OPTIONS sip:x SIP/2.0\r\nContent-Length: 5\r\n\r\nhello"
 TWO = b"BYE sip:x SIP/2.0\r\nl:0\r\n\r\n"

@@ -71,7 +71,7 @@ def test_by_address(clock: Clock) -> None:
         ("name.example", "drop"),
     ):
         assert source.judge(asked(), peer(host)) == verdict, host
-    assert source.challenges(False) == []
+    assert source.challenges("192.0.2.7", stale=False) == []
 
 
 def test_a_trunk_s_address_is_trusted_while_we_are_registered(clock: Clock) -> None:
@@ -92,8 +92,8 @@ def test_who_says_who_may_call_means_it_on_this_machine_too(clock: Clock) -> Non
     assert guard(clock, local_only=True, users=True).judge(asked(), peer("127.0.0.1")) == "challenge"
 
 
-def credentials(source: SourceGuard, password: str, nc: str = "00000001") -> str:
-    challenges = [value for _, value in source.challenges(False)]
+def credentials(source: SourceGuard, password: str, host: str = "198.51.100.1") -> str:
+    challenges = [value for _, value in source.challenges(host, stale=False)]
     said = answer_challenge(challenges, Credentials("alice", password), "INVITE", URI, cnonce="c")
     assert said is not None
     return said
@@ -118,3 +118,16 @@ def test_guessing_is_stopped_for_the_guesser_alone(clock: Clock) -> None:
     assert source.judge(asked(), other) == "challenge"
     clock.now_s += 60
     assert source.judge(asked(authorization=credentials(source, "secret")), guesser) == "allow"
+
+
+@pytest.mark.parametrize("nonce_of", ["203.0.113.66", ""])
+def test_nobody_is_wrong_in_the_name_of_another(clock: Clock, nonce_of: str) -> None:
+    """The source of a datagram is what its sender writes there; answers to it, and so its nonces, go elsewhere."""
+    source = guard(clock, users=True)
+    caller = peer("198.51.100.1")
+    forged = credentials(source, "guess", nonce_of or "198.51.100.1")
+    if not nonce_of:
+        forged = forged.replace('nonce="', 'nonce="x')
+    for _ in range(50):
+        assert source.judge(asked(authorization=forged), caller) == "stale"
+    assert source.judge(asked(authorization=credentials(source, "secret")), caller) == "allow"

@@ -104,10 +104,10 @@ def with_password(registrar_users: dict[str, str]) -> Reply:
     gate = DigestGate(registrar_users, "sip.example", secret=b"k", now_s=lambda: 1.0, random_hex=lambda: "00")
 
     def reply(request: Request) -> tuple[int, list[tuple[str, str]]]:
-        verdict = gate.check(request.headers.all("authorization"), "REGISTER")
+        verdict = gate.check(request.headers.all("authorization"), "REGISTER", "us")
         if verdict == "ok":
             return 200, [("contact", f"{request.headers.get('contact')};expires=120"), ("expires", "600")]
-        return 401, gate.challenges()
+        return 401, gate.challenges("us")
 
     return reply
 
