@@ -169,17 +169,13 @@ async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) ->
     """
     try:
         destination, ticket = _permit(gateway, dialler, asked)
-        assert dialler is not None
-        try:
-            admission = await gateway.switchboard.admit("out")
-        except BaseException:
-            ticket.give_back()
-            raise
+        admission = await _admit(gateway, ticket)
     except (BadDestination, NotAllowed, Refused) as refused:
         if not isinstance(refused, Refused):  # the switchboard counts its own
             gateway.metrics.refused(refused.code)
         _log.warning("a call is not placed", code=refused.code, agent=asked.agent, source=asked.source)
         raise
+    assert dialler is not None
     shown_as = asked.caller or next(iter(gateway.settings.outbound.callers), "")
     record = CallRecord(
         id=admission.call_id,
@@ -212,6 +208,14 @@ async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) ->
     )
     gateway.desk.start(record.id, _run(admission, placed, dial))
     return record
+
+
+async def _admit(gateway: Gateway, ticket: Ticket) -> Admission:
+    try:
+        return await gateway.switchboard.admit("out")
+    except BaseException:  # cancelled, too: the ticket is not used
+        ticket.give_back()
+        raise
 
 
 def _trunk_domain(settings: Settings) -> str:
