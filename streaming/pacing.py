@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -190,13 +192,16 @@ class Pacer:
             self._blocks.append((self._end_samples, pcm))
             self._end_samples += len(pcm)
 
-    def next_at(self, now: float) -> float | None:
-        """When the next frame may go; None: nothing may, until audio comes or the hold ends."""
+    def next_at(self, now: float, frames: int = 1) -> float | None:
+        """When the next frame may go, or as many in a row (fewer if there are fewer); None: nothing may, until audio
+        comes or the hold ends."""
         if self.held or not self._has_frame():
             return None
         buffered = self._clock.sent_samples - self._clock.heard_samples(now)
-        short = self._whole_frames and self.pending_samples < self.frame_samples
-        excess = buffered + self.frame_samples - (self._tail_samples if short else self._lead_samples)
+        pending = self.pending_samples
+        short = self._whole_frames and pending < self.frame_samples
+        in_a_row = max(1, min(frames, pending // self.frame_samples))
+        excess = buffered + in_a_row * self.frame_samples - (self._tail_samples if short else self._lead_samples)
         return now if excess <= 0 else now + excess / self.rate_hz
 
     def take(self, now: float) -> Pcm16 | None:
@@ -238,6 +243,11 @@ class Pacer:
         return self.pending_samples >= self.frame_samples or (self._whole and self.pending_samples > 0)
 
     def _read(self, start: int, end: int) -> Pcm16:
+        number = bisect_right(self._blocks, start, key=itemgetter(0)) - 1
+        if number >= 0:
+            at, block = self._blocks[number]
+            if end <= at + len(block):
+                return block[start - at : end - at]
         pieces = [
             block[max(0, start - at) : max(0, end - at)]
             for at, block in self._blocks

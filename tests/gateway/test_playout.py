@@ -17,10 +17,10 @@ FRAME = 480
 
 
 class Sink:
-    lead_ms = 300
-
-    def __init__(self) -> None:
+    def __init__(self, lead_ms: int) -> None:
+        self.lead_ms = lead_ms
         self.congested = False
+        self.full_after: int | None = None
         self.played: list[tuple[float, str, Pcm16]] = []
         self.fails = 0
 
@@ -29,6 +29,7 @@ class Sink:
             self.fails -= 1
             raise ZeroDivisionError("a frame that cannot be sent")
         self.played.append((asyncio.get_running_loop().time(), response_id, pcm))
+        self.congested = self.congested or len(self.played) == self.full_after
 
     @property
     def samples(self) -> int:
@@ -36,8 +37,8 @@ class Sink:
 
 
 class Rig:
-    def __init__(self, *, whole_frames: bool = False, marks: bool = False) -> None:
-        self.sink = Sink()
+    def __init__(self, *, whole_frames: bool = False, marks: bool = False, lead_ms: int = 300) -> None:
+        self.sink = Sink(lead_ms)
         self.sent: list[tuple[int, int]] = []
         self.loop = asyncio.get_running_loop()
         self.marks: list[str] = []
@@ -72,6 +73,36 @@ async def test_a_lead_at_once_and_then_in_real_time() -> None:
     assert rig.sink.played[-1][0] == pytest.approx(begun + 0.7, abs=0.021)
     assert rig.sent[-1] == (1, 1_000 * 24)
     assert {response for _, response, _ in rig.sink.played} == {"resp_1"}
+
+
+@virtual
+async def test_a_few_frames_go_together_once_the_far_end_has_most_of_its_lead() -> None:
+    rig = Rig()
+    begun = rig.loop.time()
+    rig.start(1, 620)
+    await asyncio.sleep(1)
+    moments = [round((at - begun) * 1000) for at, _, _ in rig.sink.played]
+    assert moments == [0] * 15 + [60] * 3 + [120] * 3 + [180] * 3 + [240] * 3 + [300] * 3 + [320]
+    assert rig.sent == [(1, frames * FRAME) for frames in (15, 18, 21, 24, 27, 30, 31)]
+
+
+@virtual
+async def test_a_frame_at_a_time_where_each_is_heard_as_it_comes() -> None:
+    rig = Rig(lead_ms=40)
+    begun = rig.loop.time()
+    rig.start(1, 100)
+    await asyncio.sleep(1)
+    assert [round((at - begun) * 1000) for at, _, _ in rig.sink.played] == [0, 0, 20, 40, 60]
+
+
+@virtual
+async def test_what_a_frame_leads_to_may_be_that_no_more_go() -> None:
+    rig = Rig()
+    rig.start(1)
+    rig.sink.full_after = 4
+    await asyncio.sleep(1)
+    assert len(rig.sink.played) == 4
+    assert rig.sent == [(1, 4 * FRAME)]
 
 
 @virtual
