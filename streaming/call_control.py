@@ -23,6 +23,9 @@ from streaming.tools import MAX_ARGUMENT_CHARS, Action, HangUp, HoldFor, Press, 
 TRANSFER_BOUND_S = 120.0
 """A transfer may ring at the other end for long."""
 CONTROL_BOUND_S = 20.0
+TAKE_BACK_TRIES = 3
+TAKE_BACK_PAUSE_S = 1.0
+"""A line may refuse to take a caller back at a moment (both ends asked at once); left on hold, they hear nobody."""
 MAX_ROUNDS = 4
 """Replies in a row that answer only the results of tools. The next has no tools, so it must be words."""
 MAX_CALL_ID_CHARS = 64
@@ -42,7 +45,12 @@ class _Running:
     action: Action
     until: float
     on_hold: bool = False
+    wanted: bool = False
+    """Of a caller who is wanted before they are on hold."""
     coming_back: bool = False
+    tries: int = 0
+    again_at: float = 0.0
+    """Of a caller who could not be taken back: not before this."""
 
 
 class CallControl:
@@ -141,6 +149,12 @@ class CallControl:
         if isinstance(running.action, HoldFor) and event.code is None and not running.coming_back:
             running.on_hold = True
             running.until = now + running.action.seconds
+            if running.wanted:
+                self.take_back(now)
+            return
+        if running.coming_back and event.code is not None and running.tries < TAKE_BACK_TRIES:
+            running.coming_back = False
+            running.until = running.again_at = now + TAKE_BACK_PAUSE_S
             return
         self._settle(running, event.code, event.message, now)
 
@@ -157,8 +171,12 @@ class CallControl:
     def take_back(self, now: float) -> None:
         """The caller on hold is wanted: let them hear again."""
         running = self._running
-        if running is not None and running.on_hold and not running.coming_back:
+        if running is None:
+            return
+        running.wanted = True
+        if running.on_hold and not running.coming_back and now >= running.again_at:
             running.coming_back = True
+            running.tries += 1
             running.until = now + CONTROL_BOUND_S
             self._emit(HoldCaller(running.call.id, on=False))
 
@@ -186,6 +204,9 @@ class CallControl:
         """After a defect: nothing is under way any more."""
         running, self._running = self._running, None
         if running is not None:
+            if running.on_hold and not running.coming_back:
+                running.coming_back = True
+                self._emit(HoldCaller(running.call.id, on=False))
             self._given_up = running
             self._file_result(running.call, "internal_error", "a defect ended it")
         self.stop("internal_error", "a defect ended it")

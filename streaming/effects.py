@@ -113,7 +113,8 @@ class HoldCaller(msgspec.Struct, frozen=True):
 
 
 Control = Transfer | SendDtmf | HoldCaller
-"""What a session asks of its line, each at most once for one tool call (of a hold: once on, once off)."""
+"""What a session asks of its line, each at most once for one tool call (of a hold: once on, and off until it
+is)."""
 
 
 class EndCall(msgspec.Struct, frozen=True):

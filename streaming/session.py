@@ -227,6 +227,7 @@ class Session:
             return
         self._draining = True
         self._answering.control.stop(*CALL_ENDED)
+        self._answering.control.take_back(now)  # who is on hold would not hear the farewell
         self._answering.interrupt("client_cancelled", None, now)
         if event.farewell and self.config.audio_output:
             self._answering.say(event.farewell, now, ends_call="server_drain")
