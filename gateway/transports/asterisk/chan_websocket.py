@@ -22,7 +22,6 @@ from gateway.transports.carriers.dialect import (
     Act,
     Asked,
     Audio,
-    BadWebhook,
     CarrierEvent,
     Cleared,
     Dialect,
@@ -33,13 +32,11 @@ from gateway.transports.carriers.dialect import (
     MarkPlayed,
     Message,
     Publish,
-    Reply,
-    RestRequest,
     Started,
     Stopped,
-    StreamTo,
     Unauthentic,
 )
+from gateway.transports.carriers.exchange import Exchange
 from gateway.transports.carriers.framing import Framer
 from gateway.transports.phone.line import Ability, Incoming
 
@@ -62,14 +59,12 @@ FLUSHED = "flushed"
 _QUIET = frozenset({"STATUS", "QUEUE_DRAINED", "MEDIA_BUFFERING_COMPLETED"})
 
 
-class Asterisk:
+class Asterisk(Exchange):
     """The exchange (:class:`Carrier`): it authenticates itself with a name and a password, and has no webhooks.
     ``next_steps`` holds where its dialplan shall send callers who were transferred."""
 
     name = "asterisk"
-    signs_upgrade = True
     subprotocol: str | None = "media"
-    api_url = ""
 
     def __init__(self, settings: AsteriskSettings, now: Callable[[], float]) -> None:
         self._settings = settings
@@ -83,23 +78,8 @@ class Asterisk:
         if not self._secret or not same(given, f"{self._settings.username}:{self._secret}"):
             raise Unauthentic("signature_invalid", "The name or the password is wrong.")
 
-    def check_webhook(self, asked: Asked) -> None:
-        raise Unauthentic("signature_invalid", "Asterisk has no webhooks.")
-
-    def read_webhook(self, asked: Asked) -> Incoming | None:
-        raise BadWebhook("Asterisk has no webhooks")
-
-    def connect(self, asked: Asked, to: StreamTo) -> Reply:
-        return Reply(b"", "text/plain", status=404)
-
-    def refuse(self, asked: Asked, *, busy: bool) -> Reply:
-        return Reply(b"", "text/plain", status=404)
-
     def dialect(self, publish: Publish) -> Dialect:
         return ChanWebSocket(self.next_steps if self._settings.transfers else None)
-
-    def api_headers(self, request: RestRequest) -> Mapping[str, str]:
-        return {}
 
 
 class ChanWebSocket:

@@ -9,7 +9,6 @@ events: a hang-up and a transfer are such, for a script to act on. Not tried wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from engines.api import Pcm16
@@ -19,7 +18,6 @@ from gateway.transports.carriers.dialect import (
     Act,
     Asked,
     Audio,
-    BadWebhook,
     CarrierEvent,
     Dialect,
     Encoding,
@@ -27,23 +25,19 @@ from gateway.transports.carriers.dialect import (
     Key,
     Message,
     Publish,
-    Reply,
-    RestRequest,
     Started,
     Stopped,
-    StreamTo,
 )
-from gateway.transports.carriers.signatures import check_stream_token, invalid
+from gateway.transports.carriers.exchange import Exchange
+from gateway.transports.carriers.signatures import check_stream_token
 from gateway.transports.phone.line import Ability, Incoming, PlayoutOwner
 
 
-class Freeswitch:
+class Freeswitch(Exchange):
     """The exchange (:class:`Carrier`): a token opens its streams, and it has no webhooks."""
 
     name = "freeswitch"
-    signs_upgrade = True
     subprotocol: str | None = None
-    api_url = ""
 
     def __init__(self, settings: FreeswitchSettings) -> None:
         self._settings = settings
@@ -51,23 +45,8 @@ class Freeswitch:
     def check_upgrade(self, asked: Asked) -> None:
         check_stream_token(asked, self._settings.stream_token, allow_unsigned=False)
 
-    def check_webhook(self, asked: Asked) -> None:
-        raise invalid()
-
-    def read_webhook(self, asked: Asked) -> Incoming | None:
-        raise BadWebhook("FreeSWITCH has no webhooks")
-
-    def connect(self, asked: Asked, to: StreamTo) -> Reply:
-        return Reply(b"", "text/plain", status=404)
-
-    def refuse(self, asked: Asked, *, busy: bool) -> Reply:
-        return Reply(b"", "text/plain", status=404)
-
     def dialect(self, publish: Publish) -> Dialect:
         return FreeswitchDialect(self._settings.rate_hz, transfers=self._settings.transfers)
-
-    def api_headers(self, request: RestRequest) -> Mapping[str, str]:
-        return {}
 
 
 class FreeswitchDialect:
