@@ -18,6 +18,7 @@ MIN_NUMBER_DIGITS = 7
 MAX_NUMBER_DIGITS = 15
 """Of an international number without its plus: ITU-T E.164, 6."""
 
+SIP_PORTS = frozenset({None, 5060, 5061})
 TRANSPORTS = frozenset({"udp", "tcp", "tls"})
 
 _SEPARATORS = str.maketrans("", "", " -.()")
@@ -51,8 +52,11 @@ class Destination:
 
     @property
     def key(self) -> str:
-        """What counts as one destination: a number is the same one by whichever way."""
-        return self.number or f"{self.user.lower()}@{self.host}:{self.port or ''}"
+        """What counts as one destination: a number is the same one by whichever way, an extension however it is
+        punctuated, a server by either of SIP's own ports."""
+        keys = keys_of(self.user)
+        user = keys if keys.isdecimal() else self.user.lower()
+        return self.number or f"{user}@{self.host}:{'' if self.port in SIP_PORTS else self.port}"
 
     def redacted(self) -> str:
         """For logs: enough to find a call by, not enough to call."""

@@ -9,6 +9,7 @@ hold for one process since its start: a restart begins them anew.
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,12 @@ BUSY_RETRY_S = 5.0
 
 EMERGENCY = frozenset({"000", "112", "911", "999"})
 """Refused as an extension, too: a PBX would put it through."""
+OUTSIDE_LINE = ("9", "0")
+"""What a PBX may want before a number that is not its own: 9911 is 911 to most of them."""
+SURE_EMERGENCY = frozenset({"112", "911"})
+"""Those that are refused behind it as well; 0000, 9000 and the like are extensions of many."""
+_FEATURE_CODES = tuple(re.compile(rf"^[*#]+[0-9]{{{digits}}}[*#]*") for digits in (2, 3))
+"""``*67`` and its like, keyed before a number: to withhold one's own, and so on."""
 
 PREMIUM_RATE = tuple(
     f"+{prefix}"
@@ -52,6 +59,11 @@ class NotAllowed(Exception):  # noqa: N818 (an answer, not a defect)
         super().__init__(message)
         self.code = code
         self.retry_after_s = None if retry_after_s is None else max(1, math.ceil(retry_after_s))
+
+
+def _is_emergency(user: str) -> bool:
+    keys = keys_of(user)
+    return keys in EMERGENCY or (keys.startswith(OUTSIDE_LINE) and keys[1:] in SURE_EMERGENCY)
 
 
 @dataclass(eq=False, slots=True)
@@ -89,7 +101,7 @@ class OutboundPolicy:
         """The rules alone. Raises :class:`NotAllowed`."""
         if any(entry.names_number(destination) or entry.names_host(destination) for entry in self._deny):
             raise NotAllowed("destination_denied", "this destination is forbidden by outbound.deny")
-        if keys_of(destination.user) in EMERGENCY:
+        if any(map(_is_emergency, (destination.user, *(code.sub("", destination.user) for code in _FEATURE_CODES)))):
             raise NotAllowed("emergency_number", "an agent does not call emergency services")
         if destination.host and not any(entry.names_host(destination) for entry in self._allow):
             raise NotAllowed("destination_not_allowed", "this host (with its port) is not in outbound.allow")

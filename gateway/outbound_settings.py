@@ -11,10 +11,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import NoDecode
 
 from gateway.engine_settings import comma_separated
-from gateway.outbound_address import BadDestination, Destination, host_and_port
+from gateway.outbound_address import SIP_PORTS, BadDestination, Destination, host_and_port
 from gateway.security.networks import Network, parse_address
-
-SIP_PORTS = frozenset({None, 5060, 5061})
 
 _PREFIX = re.compile(r"\+[1-9][0-9]{0,14}")
 _SHOWN_AS = re.compile(r"\+?[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

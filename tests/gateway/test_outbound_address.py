@@ -104,6 +104,9 @@ def test_one_destination_is_the_same_by_any_way() -> None:
     assert one.key == other.key
     assert parse_destination("sip:Bob@pbx").key == parse_destination("sips:bob@PBX").key
     assert parse_destination("sip:bob@pbx").key != parse_destination("sip:bob@pbx:5070").key
+    assert parse_destination("sip:100@pbx").key == parse_destination("sip:1-00@pbx:5060").key
+    assert parse_destination("sip:100@pbx").key == parse_destination("sip:(1).0.0@pbx:5061;transport=tls").key
+    assert parse_destination("sip:b.ob@pbx").key != parse_destination("sip:bob@pbx").key
 
 
 def test_a_log_line_cannot_be_called_back() -> None:

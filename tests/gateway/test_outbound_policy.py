@@ -56,6 +56,12 @@ def refused(what: OutboundPolicy, text: str) -> NotAllowed:
         (("pbx",), (), "sip:%39%31%31@pbx", "emergency_number"),
         (("pbx",), (), "sip:9-1-1@pbx", "emergency_number"),
         (("pbx",), (), "sip:*911#@pbx", "emergency_number"),
+        (("pbx",), (), "sip:9911@pbx", "emergency_number"),
+        (("pbx",), (), "sip:9-911@pbx", "emergency_number"),
+        (("pbx",), (), "sip:0,112@pbx", "emergency_number"),
+        (("pbx",), (), "sip:*67911@pbx", "emergency_number"),
+        (("pbx",), (), "sip:*67*911@pbx", "emergency_number"),
+        (("pbx",), (), "sip:%2A%36%37000@pbx", "emergency_number"),
     ],
 )
 def test_what_may_not_be_dialled(allow: tuple[str, ...], deny: tuple[str, ...], text: str, code: str) -> None:
@@ -72,6 +78,8 @@ def test_what_may_not_be_dialled(allow: tuple[str, ...], deny: tuple[str, ...], 
         (("pbx", "+1"), "sip:+15551234567@pbx"),
         (("pbx",), "sip:100@pbx"),
         (("pbx",), "sip:9110@pbx"),
+        (("pbx",), "sip:9000@pbx"),
+        (("pbx",), "sip:*97@pbx"),
     ],
 )
 def test_what_may(allow: tuple[str, ...], text: str) -> None:

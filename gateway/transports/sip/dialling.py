@@ -94,8 +94,8 @@ async def _until_answered(session: OutgoingSession, line: OutgoingLine, ring_s: 
         raise DialFailed("no_answer" if session.has_progress else "unreachable") from None
     if line.status is not None:
         raise DialFailed(_CODES.get(line.status, "failed"), line.status)
-    if line.over.is_set():
-        raise DialFailed("failed")
+    if line.over.is_set() and line.cause is None:
+        raise DialFailed("failed")  # else it was answered, and hung up at once
 
 
 async def _whereto(server: SipServer, to: str) -> tuple[Uri, TrunkSettings | None, Peer]:

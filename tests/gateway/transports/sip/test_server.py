@@ -25,6 +25,9 @@ from gateway.agent_settings import AgentSettings
 from gateway.outbound import DialFailed
 from gateway.settings import ConfigurationError, Settings
 from gateway.sip_settings import SipSettings
+from gateway.transports.sip.dialling import OutgoingLine, _until_answered
+from gateway.transports.sip.incoming import IncomingSession
+from gateway.transports.sip.media import RtpMedia
 from gateway.transports.sip.server import SipServer
 from tests.gateway.transports.sip.caller import HOST, Caller, Placed, answers
 from tests.gateway.transports.sip.sip_rig import request
@@ -378,6 +381,33 @@ async def test_a_call_that_we_place() -> None:
         caller.incoming[0].session.hang_up()
         await dialling
         assert record.cause == "caller_hung_up"
+
+
+async def test_a_call_that_we_place_and_that_is_hung_up_as_it_is_answered() -> None:
+    def answers_and_goes(session: IncomingSession, placed: Placed) -> None:
+        placed.established = session.hang_up  # type: ignore[method-assign, assignment]
+        answers(session, placed)
+
+    async with taking_calls() as (here, server), phone(on_invite=answers_and_goes) as caller:
+        await dialled(here, server, f"sip:bob@{HOST}:{caller.port}")
+        await caller.incoming[0].until("closed")
+
+
+async def test_answered_and_over_before_anybody_looked_is_answered() -> None:
+    class Session:
+        has_progress = True
+
+        def invite(self, media: object) -> None:
+            line.established()
+            line.hung_up("caller_hung_up")
+
+    async with taking_calls() as (here, server):
+        with await here.gateway.switchboard.admit("out") as admission:
+            line = OutgoingLine(admission)
+            line.media = await RtpMedia.open(server.answering.media_policy(), line)
+            await _until_answered(Session(), line, 1.0)  # type: ignore[arg-type]
+            assert line.cause == "caller_hung_up"
+            await line.free()
 
 
 async def test_a_call_that_we_place_and_end() -> None:
