@@ -385,7 +385,7 @@ async def test_a_call_that_we_place() -> None:
 
 async def test_a_call_that_we_place_and_that_is_hung_up_as_it_is_answered() -> None:
     def answers_and_goes(session: IncomingSession, placed: Placed) -> None:
-        placed.established = session.hang_up  # type: ignore[method-assign, assignment]
+        placed.established = session.hang_up  # type: ignore[method-assign]
         answers(session, placed)
 
     async with taking_calls() as (here, server), phone(on_invite=answers_and_goes) as caller:
