@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from streaming.audio.keypad_tones import KEYS
+
 Pcm16 = npt.NDArray[np.int16]
 
 _GAP_MS = 200.0  # a shorter pause is inside the agent's speech
 
 
-KEYS = frozenset("0123456789*#ABCD")
 """What can be pressed (RFC 4733 section 3.2, events 0 to 15)."""
 
 KEY_MS = 100.0

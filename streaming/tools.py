@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from streaming.audio.keypad_tones import KEYS
 from streaming.config import SessionConfig
 from streaming.jobs import Tool
 
@@ -21,7 +22,6 @@ MAX_ARGUMENT_CHARS = 4_096
 MAX_DIGITS = 32
 MAX_HOLD_S = 300
 DEFAULT_HOLD_S = 30
-_KEYS = frozenset("0123456789*#ABCD")
 _BETWEEN_KEYS = str.maketrans("", "", " -.,()")
 
 
@@ -150,7 +150,7 @@ def _read_digits(given: dict[str, Any]) -> Press:
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         wanted = str(wanted)
     digits = wanted.translate(_BETWEEN_KEYS).upper() if isinstance(wanted, str) else ""
-    if not digits or len(digits) > MAX_DIGITS or not _KEYS.issuperset(digits):
+    if not digits or len(digits) > MAX_DIGITS or not KEYS.issuperset(digits):
         raise ToolError("invalid_arguments", f"digits is a string of 1 to {MAX_DIGITS} of 0-9, *, #")
     return Press(digits)
 

@@ -6,6 +6,9 @@ import numpy as np
 
 from streaming.audio.g711 import Pcm16
 
+KEYS = frozenset("0123456789*#ABCD")
+"""All that a telephone can have; each is its digit."""
+
 TONE_MS = 120
 PAUSE_MS = 80
 """ITU-T Q.24: a receiver takes 40 ms of each; networks that compress want more."""
@@ -16,7 +19,7 @@ _LEVEL = 7_500.0
 _RAMP_MS = 2
 _ROWS_HZ = (697.0, 770.0, 852.0, 941.0)
 _COLUMNS_HZ = (1209.0, 1336.0, 1477.0, 1633.0)
-_KEYS = "123A456B789C*0#D"
+_GRID = "123A456B789C*0#D"
 
 
 def keypad_tones(digits: str, rate_hz: int) -> Pcm16:
@@ -27,7 +30,7 @@ def keypad_tones(digits: str, rate_hz: int) -> Pcm16:
     pause = np.zeros(rate_hz * PAUSE_MS // 1000)
     parts = []
     for digit in digits:
-        row, column = divmod(_KEYS.index(digit), 4)
+        row, column = divmod(_GRID.index(digit), 4)
         tone = np.sin(2 * np.pi * _ROWS_HZ[row] * times) + np.sin(2 * np.pi * _COLUMNS_HZ[column] * times)
         parts += [tone * ramp * _LEVEL, pause]
     return np.concatenate(parts or [pause[:0]]).astype(np.int16)

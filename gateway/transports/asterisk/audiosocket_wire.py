@@ -9,6 +9,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from streaming.audio.keypad_tones import KEYS
+
 HEADER_BYTES = 3
 UUID_BYTES = 16
 
@@ -31,8 +33,6 @@ _KINDS = {rate_hz: kind for kind, rate_hz in RATES_HZ.items()}
 HANG_UP = bytes((HANGUP, 0, 0))
 CALLER_GONE = 0x01
 """The code of an error that says: the calling party hung up."""
-
-DIGITS = frozenset("0123456789*#ABCD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _message(kind: int, payload: bytes) -> Message:
         return CallId(uuid.UUID(bytes=payload)) if len(payload) == UUID_BYTES else Ignored("audiosocket_bad_uuid")
     if kind == DTMF:
         digit = payload.decode("ascii", "replace").upper()
-        return Digit(digit) if digit in DIGITS else Ignored("audiosocket_bad_digit")
+        return Digit(digit) if digit in KEYS else Ignored("audiosocket_bad_digit")
     if kind == ERROR:
         return Failed(payload[0] if payload else None)
     return Ignored("audiosocket_unknown_type")

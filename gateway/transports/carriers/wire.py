@@ -14,8 +14,8 @@ from engines.api import Pcm16
 from gateway.call import pcm16
 from gateway.transports.carriers.dialect import MAX_NAME_CHARS, Encoding, Message
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
+from streaming.audio.keypad_tones import KEYS
 
-KEYS = frozenset("0123456789*#ABCD")
 MAX_TIME_MS = 1e14
 """Beyond any Unix time in milliseconds that will be seen."""
 

@@ -17,6 +17,7 @@ from gateway.transports.phone.ear import Ear
 from gateway.transports.phone.leg import PhoneLeg
 from gateway.transports.phone.line import Incoming, LineError, PhoneLine
 from gateway.transports.phone.routing import choose_agent
+from streaming.audio.keypad_tones import KEYS
 from streaming.effects import Control, HoldCaller, SendDtmf, Transfer
 from streaming.events import ControlDone, Dtmf, LineHeld
 from streaming.notices import Notice, TurnRecorded
@@ -34,8 +35,6 @@ MAX_CONTROLS = 4
 
 HANDED_OVER_S = 5.0
 """Some wires end the call as they hand it over, and say only then that they did: so long is that waited for."""
-
-KEYS = frozenset("0123456789*#ABCD")
 
 
 class PhoneCall:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 
+from streaming.audio.keypad_tones import KEYS
+
 DTMF_TYPES = ("application/dtmf-relay", "application/dtmf")
-KEYS = frozenset("0123456789*#ABCD")
 _NAMED = {"10": "*", "11": "#", "12": "A", "13": "B", "14": "C", "15": "D"}
 """Event numbers of RFC 4733, which some senders write in place of the key."""
 MAX_BODY = 256

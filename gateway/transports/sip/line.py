@@ -12,8 +12,8 @@ from engines.api import Pcm16
 from gateway.transports.phone.line import Ability, LineError, LineEvents, PlayoutOwner, Quality
 from gateway.transports.sip.address import BadSyntax, parse_uri
 from gateway.transports.sip.asking import Done, Outcome
-from gateway.transports.sip.info import KEYS
 from gateway.transports.sip.telephone_event import MAX_DIGITS
+from streaming.audio.keypad_tones import KEYS
 
 if TYPE_CHECKING:
     from gateway.transports.sip.media import RtpMedia
