@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ WINDOW_SAMPLES = 512
 CONTEXT_SAMPLES = 64
 STATE_WIDTH = 128
 MAX_BATCH = 64
+GATHER_S = 0.004
+GATHERED = 16
+MANY_CALLS = 16
+"""With more open calls than this, and fewer windows there, a batch waits so long for more: a window alone costs twice
+its share of eight (114 against 62 us)."""
 
 Floats = npt.NDArray[np.float32]
 Model = Callable[[Floats, Floats], tuple[Floats, Floats]]
@@ -74,8 +80,9 @@ class SileroStream:
         self._detector._add(self, pcm.copy())
 
     def close(self) -> None:
-        self._closed = True
-        self._detector._forget(self)
+        if not self._closed:
+            self._closed = True
+            self._detector._forget(self)
 
     def _take_window(self) -> tuple[Pcm16, int]:
         """The next 512 samples and where they end. With the lock held, and at least that many waiting."""
@@ -105,6 +112,7 @@ class SileroVad:
         self._work = threading.Condition()
         self._ready: deque[SileroStream] = deque()
         self._closing = False
+        self._calls = 0
         self._windows = self._batches = self._largest_batch = self._dropped = 0
 
     async def start(self) -> None:
@@ -124,6 +132,8 @@ class SileroVad:
         self._model = None
 
     def open(self, deliver: Callable[[float, int], None]) -> SileroStream:
+        with self._work:
+            self._calls += 1
         return SileroStream(self, deliver)
 
     def snapshot(self) -> VadSnapshot:
@@ -152,6 +162,7 @@ class SileroVad:
 
     def _forget(self, stream: SileroStream) -> None:
         with self._work:
+            self._calls -= 1
             self._dropped += stream._waiting_samples // WINDOW_SAMPLES
             stream._chunks.clear()
             stream._waiting_samples = 0
@@ -167,6 +178,10 @@ class SileroVad:
         with self._work:
             while not self._ready and not self._closing:
                 self._work.wait()
+            soon = self._calls > MANY_CALLS and len(self._ready) < GATHERED
+        if soon:
+            time.sleep(GATHER_S)  # without a word from those who come meanwhile
+        with self._work:
             if self._closing:
                 return None
             batch = []
@@ -184,8 +199,8 @@ class SileroVad:
         for row, (stream, window, _) in enumerate(batch):
             inputs[row, :CONTEXT_SAMPLES] = stream._context
             inputs[row, CONTEXT_SAMPLES:] = window
-            inputs[row, CONTEXT_SAMPLES:] /= 32768.0
             state[:, row] = stream._state
+        inputs[:, CONTEXT_SAMPLES:] /= 32768.0
         results: list[tuple[SileroStream, float | None, int]]
         try:
             assert self._model is not None

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from engines.api import EngineError, Pcm16
-from engines.vad.silero import CONTEXT_SAMPLES, MAX_BATCH, WINDOW_SAMPLES, Floats, SileroVad
+from engines.vad.silero import CONTEXT_SAMPLES, MANY_CALLS, MAX_BATCH, WINDOW_SAMPLES, Floats, SileroVad
 
 WAIT_S = 10.0
 
@@ -137,6 +137,33 @@ async def test_a_batch_holds_64_calls_at_most() -> None:
         assert model.batches == [1, MAX_BATCH, 6]
         shot = vad.snapshot()
     assert (shot.windows, shot.batches, shot.largest_batch) == (MAX_BATCH + 7, 3, MAX_BATCH)
+
+
+async def test_with_many_calls_a_batch_gathers_what_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    fed = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert fed.wait(WAIT_S)
+
+    monkeypatch.setattr("engines.vad.silero.time.sleep", sleep)
+    model = StandIn()
+    async with started(model) as vad:
+        heard = [Heard() for _ in range(MANY_CALLS + 1)]
+        streams = [vad.open(one) for one in heard]
+        for stream in streams:
+            stream.feed(level(0.25))
+        fed.set()
+        await asyncio.gather(*(one.wait_for(1) for one in heard))
+        assert sum(model.batches) == MANY_CALLS + 1
+        assert model.batches[0] == MANY_CALLS + 1 or not slept, "unless all were there before it looked"
+        streams[0].close()
+        streams[0].close()
+        slept.clear()
+        streams[1].feed(level(0.25))
+        await heard[1].wait_for(2)
+        assert not slept, "a few calls wait for nobody"
 
 
 async def test_a_call_with_minutes_of_backlog_gets_one_window_a_batch() -> None:
