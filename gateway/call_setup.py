@@ -24,6 +24,8 @@ from streaming.events import ClearInput, CommitInput
 
 _log = structlog.get_logger(__name__)
 
+MAX_PARTY_CHARS = 256
+
 MAX_MODEL_CHARS = 64
 """Of the ``model`` that a client names and the session echoes."""
 
@@ -96,7 +98,7 @@ def open_call(
         agent=agent_name,
         started_at=datetime.now(UTC),
         direction="inbound" if incoming is None else incoming.direction,
-        parties=None if incoming is None else Parties(incoming.caller, incoming.dialled, incoming.wire_id),
+        parties=None if incoming is None else _parties(incoming),
     )
     try:
         return Call(
@@ -114,6 +116,14 @@ def open_call(
     except Exception as error:  # an engine may raise anything when it opens: it is this caller's answer, and logged
         _log.exception("a call could not be set up", call=admission.call_id)
         raise CallNotSetUp from error
+
+
+def _parties(incoming: Incoming) -> Parties:
+    """A wire may say what is no text, and of any length: shown to people and written as JSON, it would break more than
+    its own call."""
+    said = (incoming.caller, incoming.dialled, incoming.wire_id)
+    shown = ("".join(c if c.isprintable() else "\ufffd" for c in text[:MAX_PARTY_CHARS]) for text in said)
+    return Parties(*shown)
 
 
 async def perform(inbound: Inbound, call: Call) -> None:

@@ -62,7 +62,7 @@ def call_pieces(found: object, *, whole: bool) -> tuple[CallPiece, ...]:
                 index if isinstance(index, int) else None,
                 _text(piece.get("id")),
                 _text(function.get("name")),
-                json.dumps(arguments) if isinstance(arguments, dict) else _text(arguments),
+                _written(arguments) if isinstance(arguments, dict) else _text(arguments),
             )
         )
     return tuple(pieces)
@@ -97,7 +97,7 @@ class CallAssembler:
     def calls(self, epoch: int) -> list[ToolCalled]:
         """Every call, in the order in which they began."""
         return [
-            ToolCalled(epoch, call.id or f"call_{epoch}_{number}", call.name, call.arguments)
+            ToolCalled(epoch, _whole(call.id) or f"call_{epoch}_{number}", _whole(call.name), _whole(call.arguments))
             for number, call in enumerate(self._calls, start=1)
         ]
 
@@ -125,9 +125,21 @@ def _sent(arguments: str) -> str:
     """Servers parse them: what is no object would be refused, with the whole conversation."""
     try:
         valid = isinstance(json.loads(arguments), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         valid = False
     return arguments if valid else json.dumps({"unreadable": arguments[:200]} if arguments else {})
+
+
+def _written(arguments: dict[str, Any]) -> str:
+    try:
+        return json.dumps(arguments)
+    except RecursionError:  # no JSON, then, and refused
+        return ""
+
+
+def _whole(text: str) -> str:
+    """A server may cut a surrogate pair in two: joined here; half of one cannot be sent on."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _text(value: object) -> str:

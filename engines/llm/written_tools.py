@@ -111,10 +111,9 @@ def _raw(tool: Tool) -> bytes:
 
 def _write_call(call: ToolCall) -> str:
     try:
-        arguments = json.loads(call.arguments or "{}")
-    except ValueError:
-        arguments = call.arguments
-    body = json.dumps({"name": call.name, "arguments": arguments}, ensure_ascii=False)
+        body = json.dumps({"name": call.name, "arguments": json.loads(call.arguments or "{}")}, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
     return f"{OPEN}\n{body}\n{CLOSE}"
 
 
@@ -300,6 +299,9 @@ def _call_of(value: Any, text: str) -> WrittenCall:
         name = called.get("name")
         arguments = called.get("arguments", called.get("parameters"))
         if isinstance(name, str) and name:
-            written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+            try:
+                written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+            except RecursionError:
+                return WrittenCall("", text[:_TOLD_CHARS])
             return WrittenCall(name, written)
     return WrittenCall("", text[:_TOLD_CHARS])

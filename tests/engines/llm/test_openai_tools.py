@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.llm.openai_tools import MAX_ARGUMENT_CHARS, MAX_CALLS, CallAssembler, call_pieces, show_message
+from engines.llm.written_tools import written_out
 from engines.openai_sse import chat_piece
-from streaming.jobs import GenerationDone, Message, Tool, ToolCall, ToolCalled
+from streaming.jobs import Generate, GenerationDone, Message, Priority, Tool, ToolCall, ToolCalled
 from tests.engines.http_server import Handler, Seen, Wire
 from tests.engines.llm.chat import HELLO, USAGE, ask, in_turn, say, status, talking, words
 
@@ -261,3 +263,22 @@ def test_endless_calls_and_arguments_are_cut() -> None:
     nameless = show_message(Message("assistant", "", (ToolCall("a", "", "[]"),)))["tool_calls"][0]["function"]
     assert nameless == {"name": "unreadable", "arguments": '{"unreadable": "[]"}'}
     assert show_message(Message("user", "x")) == {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize("arguments", ["[" * 4_000, '{"a":' * 3_000, '{"a":' * 800 + "1" + "}" * 800])
+def test_what_is_nested_without_end_refuses_no_later_request(arguments: str) -> None:
+    """It stays in the conversation: every request after it is made of it, too."""
+    message = Message("assistant", "Bye.", calls=(ToolCall("c", "end_call", arguments),))
+    json.dumps(show_message(message))
+    request = Generate("call", 1, (message,), Priority.DECODE, 0.0, 100, 0.0)
+    written, _ = written_out(request, lambda _: None)
+    assert "end_call" in written.messages[0].content
+
+
+def test_half_an_emoji_is_mended_or_replaced() -> None:
+    assembler = CallAssembler()
+    for piece in ('{"x":"\ud83d', "\ude00", '\ud83d"}'):
+        assembler.feed(call_pieces([part(0, "end_call", piece, id="\udcff")], whole=False)[0])
+    (call,) = assembler.calls(1)
+    assert call.arguments == '{"x":"\U0001f600\ufffd"}'
+    msgspec.json.encode(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import numpy as np
 import pytest
 
@@ -119,3 +120,17 @@ async def test_a_line_that_is_down_before_its_call_runs_is_filed_and_freed() -> 
             assert await call.run() == "media_timeout"
         assert (line.sent, line.names("hang_up")) == ([], ["media_timeout"])
         assert causes(gateway) == ["media_timeout"]
+
+
+@virtual
+async def test_a_caller_whose_name_is_no_text_breaks_no_list_of_calls() -> None:
+    """SIP carries any bytes; an end of ours must be able to write them down."""
+    async with gateway_with(settings=PHONE) as (app, gateway):
+        incoming = Incoming("sip", dialled="\x1b[2J\u202e", caller="a\udcffb", wire_id="w" * 9_000)
+        async with phoned(gateway, FakeLine(), incoming):
+            pass
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            (row,) = (await client.get("/v1/calls")).json()["data"]
+            assert (await client.get(f"/v1/calls/{row['id']}")).is_success
+        assert (row["caller"], row["dialled"], len(row["wire_id"])) == ("a\ufffdb", "\ufffd[2J\ufffd", 256)
