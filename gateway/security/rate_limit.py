@@ -33,18 +33,18 @@ class Buckets:
         """How long until there is one more; 0: there is."""
         return max(0.0, self._full_at.get(key, 0.0) - (self._most - 1) * self._every_s - self._now_s())
 
-    def spend(self, key: str) -> None:
-        """One, even if there is none."""
-        self._full_at[key] = max(self._full_at.get(key, 0.0), self._now_s()) + self._every_s
+    def spend(self, key: str, cost: int = 1) -> None:
+        """One, or as many as it costs, even if there is none."""
+        self._full_at[key] = max(self._full_at.get(key, 0.0), self._now_s()) + cost * self._every_s
         self._full_at.move_to_end(key)
         while len(self._full_at) > MAX_SOURCES:
             self._full_at.popitem(last=False)
 
-    def take(self, key: str) -> bool:
-        """Spend one, if there is one."""
+    def take(self, key: str, cost: int = 1) -> bool:
+        """Spend one, if there is one; or as many as it costs."""
         if self.wait_s(key) > 0:
             return False
-        self.spend(key)
+        self.spend(key, cost)
         return True
 
 

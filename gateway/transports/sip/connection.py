@@ -92,15 +92,15 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self.send(b"\r\n")
         for message in messages:
-            if self._transport.is_closing() or not self._may_go_on():
+            if self._transport.is_closing() or not self._may_go_on(len(message)):
                 return
             above.receive(message, self.peer)
         self._expect(PARTIAL_S if self._framer.partial else IDLE_S, again=not self._framer.partial or bool(messages))
 
-    def _may_go_on(self) -> bool:
+    def _may_go_on(self, size: int = 0) -> bool:
         """Who sends more than it may is cut off: what it would go on to send costs nothing then."""
         above = self._sockets.above
-        if above.takes(self.peer.host):
+        if above.takes(self.peer.host, size):
             return True
         above.count("sip_over_rate")
         self.abort()

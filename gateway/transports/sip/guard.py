@@ -15,6 +15,10 @@ KNOWN_PER_S = 2_000
 """Messages of a source that has a call or needs no password: only a peer gone mad sends more."""
 STRANGERS_PER_S = 500
 """Messages of all the others together."""
+STRANGERS_CALLS_PER_S = 50
+"""Calls that are begun by all who need no password though nobody knows them: each costs far more than its message."""
+MESSAGE_BYTES = 1_024
+"""Beyond, a message counts as several."""
 
 
 def _a_second(count: int, now_s: Callable[[], float]) -> Buckets:
@@ -45,18 +49,19 @@ class SourceGuard:
         self._strangers = _a_second(requests_per_s, now_s)
         self._all_strangers = _a_second(STRANGERS_PER_S, now_s)
         self._known = _a_second(KNOWN_PER_S, now_s)
+        self._strangers_calls = _a_second(STRANGERS_CALLS_PER_S, now_s)
         self._failures = FailureLimit(now_s)
 
     def trust(self, trunk: str, hosts: Iterable[str]) -> None:
         """Calls from these addresses are those of a trunk that we are registered with."""
         self._trunks[trunk] = frozenset(hosts)
 
-    def takes(self, host: str) -> bool:
-        """Whether one more message of this source is looked at."""
-        source = source_of(host)
+    def takes(self, host: str, size: int = 0) -> bool:
+        """Whether one more message of this source is looked at. To read a long one takes as long as to read several."""
+        source, cost = source_of(host), 1 + size // MESSAGE_BYTES
         if self._local_only or self.is_allowed(host) or self._has_call(host):
-            return self._known.take(source)
-        return self._strangers.take(source) and self._all_strangers.take("")
+            return self._known.take(source, cost)
+        return self._strangers.take(source, cost) and self._all_strangers.take("", cost)
 
     def is_allowed(self, host: str) -> bool:
         """Whether it needs no password because of its address."""
@@ -70,8 +75,10 @@ class SourceGuard:
 
     def judge(self, request: Request, source: Peer) -> Verdict:
         """Of a request outside of a call."""
-        if self._anyone or self.is_allowed(source.host):
+        if self.is_allowed(source.host) or (self._anyone and self._local_only):
             return "allow"
+        if self._anyone:
+            return "allow" if request.method != "INVITE" or self._strangers_calls.take("") else "drop"
         if self._digest is None:
             return "drop"
         if request.method != "INVITE":

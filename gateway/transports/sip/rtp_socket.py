@@ -18,6 +18,8 @@ MAX_DATAGRAM_BYTES = 1500
 """A longer one is no RTP of speech (and would not come whole through most networks): it is counted and dropped."""
 _READ_BYTES = MAX_DATAGRAM_BYTES + 1
 _TRIES = 32
+MOST_TRIED = 128
+"""Of a range, before it is taken for full: a few milliseconds."""
 ANYWHERE = "192.0.2.1"
 """An address beyond every router (RFC 5737), for the way that most packets leave by."""
 _EXPEDITED = 0xB8
@@ -31,15 +33,15 @@ class PortsExhausted(Exception):  # noqa: N818 (an answer: 503)
 def bind_pair(ip: str, ports: tuple[int, int] | None, rng: random.Random) -> tuple[socket.socket, socket.socket]:
     """RTP's socket at an even port, RTCP's above it, both not blocking. ``ports``: the first and the last; None: any.
 
-    Raises :class:`PortsExhausted`, and :class:`OSError` if the address is none of this machine's. Where in the range
-    it is begun is chance: packets of the call that had the port before find nobody.
+    Raises :class:`PortsExhausted`, and :class:`OSError` if the address is none of this machine's. Which of the range is
+    chance: packets of the call that had the port before find nobody. Of a large range not all are tried, for the calls
+    that are up wait meanwhile: when nine in ten are taken, one in 700,000 calls finds none.
     """
     if ports is None:
         candidates = [0] * _TRIES
     else:
         pairs = range(ports[0] + ports[0] % 2, ports[1], 2)
-        begin = rng.randrange(len(pairs)) if pairs else 0
-        candidates = [*pairs[begin:], *pairs[:begin]]
+        candidates = rng.sample(pairs, min(len(pairs), MOST_TRIED))
     for port in candidates:
         pair = _bind_two(ip, port)
         if pair is not None:

@@ -171,8 +171,8 @@ class SipServer:
 
     # --- Above ----------------------------------------------------------------------------------------------------
 
-    def takes(self, host: str) -> bool:
-        return self.guard.takes(host)
+    def takes(self, host: str, size: int = 0) -> bool:
+        return self.guard.takes(host, size)
 
     def trusts(self, host: str) -> bool:
         return self.settings.is_open_to_none or self.guard.is_allowed(host)

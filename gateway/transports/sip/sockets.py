@@ -36,8 +36,8 @@ PING = b"\r\n\r\n"
 class Above(Protocol):
     """What the messages are for. None of these block, none raise."""
 
-    def takes(self, host: str) -> bool:
-        """Whether one more message of this source is looked at."""
+    def takes(self, host: str, size: int = 0) -> bool:
+        """Whether one more message of this source, of so many bytes, is looked at."""
 
     def trusts(self, host: str) -> bool:
         """Whether the limit of connections for each source is not for this one."""
@@ -252,7 +252,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._above = above
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        if not self._above.takes(addr[0]):
+        if not self._above.takes(addr[0], len(data)):
             self._above.count("sip_over_rate")
         elif len(data) <= 4:
             pass  # a ping of a peer behind NAT

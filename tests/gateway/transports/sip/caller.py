@@ -189,7 +189,7 @@ class Caller:
 
     def count(self, name: str) -> None: ...
 
-    def takes(self, host: str) -> bool:
+    def takes(self, host: str, size: int = 0) -> bool:
         return True
 
     def trusts(self, host: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.transports.sip.digest import Credentials, DigestGate, answer_challenge
-from gateway.transports.sip.guard import KNOWN_PER_S, STRANGERS_PER_S, SourceGuard
+from gateway.transports.sip.guard import KNOWN_PER_S, STRANGERS_CALLS_PER_S, STRANGERS_PER_S, SourceGuard
 from gateway.transports.sip.message import Headers, Request
 from gateway.transports.sip.transaction import Peer
 
@@ -118,6 +118,22 @@ def test_guessing_is_stopped_for_the_guesser_alone(clock: Clock) -> None:
     assert source.judge(asked(), other) == "challenge"
     clock.now_s += 60
     assert source.judge(asked(authorization=credentials(source, "secret")), guesser) == "allow"
+
+
+def test_a_long_message_counts_as_several(clock: Clock) -> None:
+    source = guard(clock)
+    assert sum(source.takes("192.0.2.6", 16 * 1024) for _ in range(100)) == 3
+    assert sum(source.takes(f"198.51.{a}.{b}", 16 * 1024) for a in range(8) for b in range(250)) <= STRANGERS_PER_S // 8
+
+
+def test_strangers_begin_only_so_many_calls_where_anyone_may(clock: Clock) -> None:
+    source = guard(clock, anyone=True, allow=("192.0.2.7/32",))
+    verdicts = [source.judge(asked(), peer(f"198.51.100.{number}")) for number in range(2 * STRANGERS_CALLS_PER_S + 9)]
+    assert verdicts == ["allow"] * (2 * STRANGERS_CALLS_PER_S) + ["drop"] * 9
+    assert source.judge(asked("OPTIONS"), peer("198.51.100.1")) == "allow"
+    assert source.judge(asked(), peer("192.0.2.7")) == "allow"
+    clock.now_s += 1
+    assert source.judge(asked(), peer("198.51.100.1")) == "allow"
 
 
 @pytest.mark.parametrize("nonce_of", ["203.0.113.66", ""])

@@ -8,11 +8,13 @@ import socket
 
 import pytest
 
+from gateway.transports.sip import rtp_socket as module
 from gateway.transports.sip.media import RtpMedia
 from gateway.transports.sip.media_policy import RtpPolicy
 from gateway.transports.sip.rtp_socket import (
     ANYWHERE,
     MAX_DATAGRAM_BYTES,
+    MOST_TRIED,
     PortsExhausted,
     RtpSocket,
     Source,
@@ -61,6 +63,15 @@ def test_ports_come_in_pairs_and_run_out() -> None:
     again = bind_pair(LOOPBACK, ports, RNG)
     assert again[0].getsockname()[1] == numbers[1][0]
     close(pairs[0], pairs[2], again)
+
+
+def test_a_range_that_is_full_is_not_tried_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(module, "_bind_two", lambda ip, port: tried.append(port))
+    with pytest.raises(PortsExhausted):
+        bind_pair(LOOPBACK, (20_000, 39_999), RNG)
+    assert len(tried) == len(set(tried)) == MOST_TRIED
+    assert all(20_000 <= port < 39_999 and port % 2 == 0 for port in tried)
 
 
 def test_an_odd_range_holds_its_even_pairs_only() -> None:

@@ -30,7 +30,7 @@ class Above:
         self.open = True
         self.trusted = False
 
-    def takes(self, host: str) -> bool:
+    def takes(self, host: str, size: int = 0) -> bool:
         return self.open
 
     def trusts(self, host: str) -> bool:
