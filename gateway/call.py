@@ -302,8 +302,9 @@ class Call:
             self.handle(GenerationFailed(effect.epoch, ENGINE_RAISED, "the language model broke down"))
 
     def _synthesize(self, effect: Synthesize) -> None:
-        self._playout.expect(effect.epoch, self._session.config.output_rate_hz)
-        prepared = self._phrases.get(effect)
+        rate_hz = self._session.config.output_rate_hz
+        self._playout.expect(effect.epoch, rate_hz)
+        prepared = self._phrases.get(effect, rate_hz)
         if prepared is not None:
             for chunk in prepared:
                 self._speech(chunk)

@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 import structlog
 
 from engines.api import TextToSpeech
+from streaming.audio.resample import Resampler
 from streaming.jobs import Priority, Synthesis, SynthesisChunk, SynthesisFailed, Synthesize
 from streaming.text.clauses import ClauseSplitter
 from streaming.text.speakable import speakable
@@ -19,6 +21,8 @@ from streaming.text.speakable import speakable
 _log = structlog.get_logger(__name__)
 
 MAX_SEGMENTS = 500
+MAX_RESAMPLED_BYTES = 32 * 1024 * 1024
+"""Of speech at the rates that calls asked for: half an hour for telephones. What was asked for last stays."""
 WARM_UP_CALL = "warm-up"
 SYNTHESIS_BOUND_S = 30.0
 
@@ -45,16 +49,37 @@ class Phrases:
 
     def __init__(self) -> None:
         self._segments: dict[_Key, tuple[SynthesisChunk, ...]] = {}
+        self._resampled: dict[tuple[_Key, int], tuple[SynthesisChunk, ...]] = {}
+        """The one asked for last at the end."""
+        self._resampled_bytes = 0
 
-    def get(self, request: Synthesize) -> tuple[SynthesisChunk, ...] | None:
-        """The request's speech, tagged for it; None if it was not prepared."""
-        made = self._segments.get(_Key(request.text, request.voice, request.speed, request.language))
+    def get(self, request: Synthesize, rate_hz: int) -> tuple[SynthesisChunk, ...] | None:
+        """The request's speech at this rate, tagged for it; None if it was not prepared. The first call that asks pays
+        for its resampling (a millisecond or two a sentence), the others do not."""
+        key = _Key(request.text, request.voice, request.speed, request.language)
+        made = self._at_rate(key, rate_hz)
         if made is None:
             return None
         return tuple(
             SynthesisChunk(request.epoch, request.segment, chunk.pcm, chunk.rate_hz, chunk.last, chunk.words)
             for chunk in made
         )
+
+    def _at_rate(self, key: _Key, rate_hz: int) -> tuple[SynthesisChunk, ...] | None:
+        made = self._segments.get(key)
+        if made is None or made[0].rate_hz == rate_hz:
+            return made
+        kept = self._resampled.pop((key, rate_hz), None)
+        if kept is None:
+            try:
+                kept = _resampled(made, rate_hz)
+            except ValueError:
+                return made  # half a sample, or no rate: whoever plays it says so
+            self._resampled_bytes += _size(kept)
+        self._resampled[key, rate_hz] = kept
+        while self._resampled_bytes > MAX_RESAMPLED_BYTES:
+            self._resampled_bytes -= _size(self._resampled.pop(next(iter(self._resampled))))
+        return kept
 
     async def prepare(self, phrases: Iterable[Phrase], tts: TextToSpeech) -> None:
         """Make every segment of the phrases. One that fails is left out, with a warning."""
@@ -68,6 +93,23 @@ class Phrases:
             made = await _synthesize(tts, key, number)
             if made is not None:
                 self._segments[key] = made
+
+
+def _resampled(chunks: tuple[SynthesisChunk, ...], rate_hz: int) -> tuple[SynthesisChunk, ...]:
+    """As one stream, of the first one's rate, that ends with the last of them."""
+    resampler = Resampler(chunks[0].rate_hz, rate_hz)
+    made = []
+    for chunk in chunks:
+        pcm = resampler.process(np.frombuffer(chunk.pcm, "<i2").astype(np.int16, copy=False))
+        if chunk.last:
+            pcm = np.concatenate((pcm, resampler.flush()))
+        data = pcm.astype("<i2", copy=False).tobytes()
+        made.append(SynthesisChunk(chunk.epoch, chunk.segment, data, rate_hz, chunk.last, chunk.words))
+    return tuple(made)
+
+
+def _size(chunks: tuple[SynthesisChunk, ...]) -> int:
+    return sum(len(chunk.pcm) for chunk in chunks)
 
 
 def _segments_of(phrase: Phrase) -> list[_Key]:
