@@ -9,21 +9,18 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
 from scripts.bench_media.lateness import Lateness
 from scripts.bench_media.machine import CoreClock, Cores
 from scripts.bench_media.talk import AGENT_HZ, HEARD_FRAME, RTP_HZ, Pattern, joined_lines, opus_packets
+from scripts.bench_media.windows import Reading, best_window, calls_held, median_share_per_call, progress
 from scripts.bench_media.wire import ROOT, Child, ChildError
 
 LINES = ROOT / "loadtest" / "lines"
-# More late frames than this, and a core has too many calls.
-LATE_SHARE = 0.001
-# More late sends than this, and the callers could not tell who was late.
-OWN_LATE_SHARE = 0.001
 # A server that hears or says less than this share of what it should was starved, or is broken.
 _AT_WORK = 0.8
 
@@ -48,48 +45,22 @@ class Plan:
 QUICK = Plan(calls=(5,), rounds=1, window_s=4.0, warm_up_s=1.0, talk_s=2.0, climb=())
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What was read over one window of a server that answers ``calls``. Shares are of one core."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Reading):
+    """What was read over one window of a server under a load."""
 
     server: str
     load: str
-    calls: int
-    cpu_share: float
-    callers_cpu_share: float
-    others_server_core: float | None
-    others_callers_core: float | None
-    frames: Lateness
-    sent: int
-    sent_late: int
     heard_share: float
     talk_share: float
 
     @property
-    def share_per_call(self) -> float:
-        return self.cpu_share / self.calls
-
-    @property
-    def late_share(self) -> float:
-        return self.frames.late / max(1, self.frames.frames)
-
-    @property
-    def in_time(self) -> bool:
-        return not self.idle and self.late_share <= LATE_SHARE
-
-    @property
-    def callers_late(self) -> bool:
-        """Who else was late cannot be told."""
-        return self.sent_late > OWN_LATE_SHARE * self.sent
+    def title(self) -> str:
+        return f"{self.server:8} {self.load:4}"
 
     @property
     def idle(self) -> bool:
-        """The server heard or said too little: what it cost is the price of something else."""
         return self.heard_share < _AT_WORK or self.frames.frames < _AT_WORK * self.talk_share * self.sent
-
-    @property
-    def void(self) -> bool:
-        return self.callers_late or self.idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +71,13 @@ class Measured:
     climbs: Mapping[str, tuple[Window, ...]]
 
     def share_per_call(self, server: str, load: str, calls: int) -> float | None:
-        """The median over the windows that count; with late callers too if none does. None if there is no window."""
+        """As :func:`scripts.bench_media.windows.median_share_per_call`."""
         asked = (server, load, calls)
-        of_all = [w for w in self.windows if (w.server, w.load, w.calls) == asked and not w.idle]
-        counted = [w for w in of_all if not w.void] or of_all
-        return median(w.share_per_call for w in counted) if counted else None
+        return median_share_per_call(w for w in self.windows if (w.server, w.load, w.calls) == asked)
 
     def calls_per_core(self, server: str) -> int | None:
-        """The highest level of the climb at which no more than 0.1 % of the frames were late. None: not climbed.
-
-        A level that was kept in time while the callers were late themselves counts: they made it no easier.
-        """
-        if server not in self.climbs:
-            return None
-        return max((w.calls for w in self.climbs[server] if w.in_time), default=0)
+        """As :func:`scripts.bench_media.windows.calls_held`. None: not climbed."""
+        return calls_held(self.climbs[server]) if server in self.climbs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +125,11 @@ class Bench:
                     self.say(f"{server}: {failure}")
                     break
                 await asyncio.sleep(plan.warm_up_s)
-                found.append(await self._best_window(centre, plan))
+                measure = partial(centre.window, "full", plan.patterns()["full"], plan.window_s)
+                found.append(await best_window(measure, tries=plan.tries, say=self.say))
                 if not found[-1].in_time:
                     break
         return tuple(found)
-
-    async def _best_window(self, centre: CallCentre, plan: Plan) -> Window:
-        """The first window in which the calls were served in time, or else the best of those tried."""
-        tried: list[Window] = []
-        pattern = plan.patterns()["full"]
-        for _ in range(plan.tries):
-            tried.append(await centre.window("full", pattern, plan.window_s))
-            self.say(progress(tried[-1]))
-            if tried[-1].in_time:
-                break
-        return min(tried, key=lambda window: (not window.in_time and window.callers_late, window.late_share))
 
     @asynccontextmanager
     async def _call_centre(self, server: str, sounds: tuple[str, str]) -> AsyncIterator[CallCentre]:
@@ -245,18 +199,6 @@ class CallCentre:
             talk_share=pattern.on_ms / pattern.period_ms,
             heard_share=heard / max(1, calling["sent"] * HEARD_FRAME),
         )
-
-
-def progress(window: Window) -> str:
-    """One line about one window."""
-    others = [share for share in (window.others_server_core, window.others_callers_core) if share is not None]
-    busy = f", others took {others[0]:.0%} and {others[1]:.0%} of the two cores" if len(others) == 2 else ""
-    return (
-        f"{window.server:8} {window.load:4} {window.calls:3} calls: {window.share_per_call:6.2%} of a core a call, "
-        f"{window.frames.late} of {window.frames.frames} frames late, worst {window.frames.worst_ms:.0f} ms; "
-        f"callers {window.callers_cpu_share:.0%}, {window.sent_late} of {window.sent} sends late{busy}"
-        f"{' (VOID: callers late)' if window.callers_late else ''}{' (VOID: server idle)' if window.idle else ''}"
-    )
 
 
 def levels(windows: Sequence[Window]) -> tuple[int, ...]:

@@ -7,17 +7,14 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 
 from scripts.bench_media.lateness import Lateness
 from scripts.bench_media.machine import CoreClock, Cores
+from scripts.bench_media.windows import Reading, best_window, calls_held, median_share_per_call, progress
 from scripts.bench_media.wire import Child, ChildError
 
-LATE_SHARE = 0.001
-"""More late frames than this, and a core has too many calls."""
-OWN_LATE_SHARE = 0.001
-"""More late sends than this, and the callers could not tell who was late."""
 AT_WORK = 0.95
 """A gateway that hears, judges or says less than this share of what it should was starved, or is broken."""
 FRAMES_A_SECOND = 50
@@ -55,44 +52,26 @@ class Plan:
 QUICK = Plan(calls=(30,), rounds=1, tries=1, window_s=3.0, warm_up_s=1.0, climb=())
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What was read over one window. Shares are of one core, or of what should have been."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Reading):
+    """What was read over one window. The shares of what was said, heard and judged are of what should have been."""
 
     case: Case
-    calls: int
-    cpu_share: float
-    callers_cpu_share: float
-    others_server_core: float | None
-    others_callers_core: float | None
-    frames: Lateness
     said_share: float
     heard_share: float
     judged_share: float
-    sent: int
-    sent_late: int
 
     @property
-    def share_per_call(self) -> float:
-        return self.cpu_share / self.calls
-
-    @property
-    def late_share(self) -> float:
-        return self.frames.late / max(1, self.frames.frames)
+    def title(self) -> str:
+        return f"{self.case.name:20}"
 
     @property
     def idle(self) -> bool:
-        """What it cost is the price of something else."""
         return min(self.said_share, self.heard_share, self.judged_share) < AT_WORK
 
     @property
-    def in_time(self) -> bool:
-        return not self.idle and self.late_share <= LATE_SHARE
-
-    @property
-    def callers_late(self) -> bool:
-        """Who else was late cannot be told."""
-        return self.sent_late > OWN_LATE_SHARE * self.sent
+    def starved(self) -> str:
+        return f"said {self.said_share:.0%}, heard {self.heard_share:.0%}, judged {self.judged_share:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +82,12 @@ class Measured:
     climbs: dict[Case, tuple[Window, ...]]
 
     def share_per_call(self, case: Case, calls: int) -> float | None:
-        """The median over the windows that count; with late callers too if none does. None if there is no window."""
-        of_all = [w for w in self.windows if w.case == case and w.calls == calls and not w.idle]
-        counted = [w for w in of_all if not w.callers_late] or of_all
-        return median(w.share_per_call for w in counted) if counted else None
+        """As :func:`scripts.bench_media.windows.median_share_per_call`."""
+        return median_share_per_call(w for w in self.windows if w.case == case and w.calls == calls)
 
     def held(self, case: Case) -> int | None:
-        """The highest level of the climb with at most 0.1 % of the frames late. None: not climbed."""
-        if case not in self.climbs:
-            return None
-        return max((w.calls for w in self.climbs[case] if w.in_time), default=0)
+        """As :func:`scripts.bench_media.windows.calls_held`. None: not climbed."""
+        return calls_held(self.climbs[case]) if case in self.climbs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +127,11 @@ class Bench:
                     self.say(f"{case.name}: {failure}")
                     break
                 await asyncio.sleep(plan.warm_up_s)
-                found.append(await self._best_window(centre, plan))
+                measure = partial(centre.window, plan.window_s)
+                found.append(await best_window(measure, tries=plan.tries, say=self.say))
                 if not found[-1].in_time:
                     break
         return tuple(found)
-
-    async def _best_window(self, centre: CallCentre, plan: Plan) -> Window:
-        """The first window in which the calls were served in time, or else the best of those tried."""
-        tried: list[Window] = []
-        for _ in range(plan.tries):
-            tried.append(await centre.window(plan.window_s))
-            self.say(progress(tried[-1]))
-            if tried[-1].in_time:
-                break
-        return min(tried, key=lambda window: (not window.in_time and window.callers_late, window.late_share))
 
     @asynccontextmanager
     async def _call_centre(self, case: Case) -> AsyncIterator[CallCentre]:
@@ -227,20 +193,3 @@ class CallCentre:
             sent=calling["sent"],
             sent_late=calling["sent_late"],
         )
-
-
-def progress(window: Window) -> str:
-    """One line about one window."""
-    others = [share for share in (window.others_server_core, window.others_callers_core) if share is not None]
-    busy = f", others took {others[0]:.0%} and {others[1]:.0%} of the two cores" if len(others) == 2 else ""
-    starved = (
-        f" (VOID: said {window.said_share:.0%}, heard {window.heard_share:.0%}, judged {window.judged_share:.0%})"
-        if window.idle
-        else ""
-    )
-    return (
-        f"{window.case.name:20} {window.calls:3} calls: {window.share_per_call:6.2%} of a core a call, "
-        f"{window.frames.late} of {window.frames.frames} frames late, worst {window.frames.worst_ms:.0f} ms; "
-        f"callers {window.callers_cpu_share:.0%}, {window.sent_late} of {window.sent} sends late{busy}"
-        f"{' (VOID: callers late)' if window.callers_late else ''}{starved}"
-    )

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from scripts.bench_media.lateness import Lateness
-from scripts.bench_phones.measure import Case, Measured, Window, progress
+from scripts.bench_media.windows import progress
+from scripts.bench_phones.measure import Case, Measured, Window
 from scripts.bench_phones.report import aim_met, as_json, report
 
 ECHO = Case("sip", "echo", vad=True)
