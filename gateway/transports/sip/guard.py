@@ -19,6 +19,8 @@ STRANGERS_CALLS_PER_S = 50
 """Calls that are begun by all who need no password though nobody knows them: each costs far more than its message."""
 MESSAGE_BYTES = 1_024
 """Beyond, a message counts as several."""
+LONG_ONES_PER_S = 128
+"""Of as many bytes, and no more at once: what strangers write beyond :data:`MESSAGE_BYTES`."""
 
 
 def _a_second(count: int, now_s: Callable[[], float]) -> Buckets:
@@ -49,6 +51,7 @@ class SourceGuard:
         self._strangers = _a_second(requests_per_s, now_s)
         self._all_strangers = _a_second(STRANGERS_PER_S, now_s)
         self._known = _a_second(KNOWN_PER_S, now_s)
+        self._long_ones = Buckets(now_s, most=LONG_ONES_PER_S, every_s=1 / LONG_ONES_PER_S)
         self._strangers_calls = _a_second(STRANGERS_CALLS_PER_S, now_s)
         self._failures = FailureLimit(now_s)
 
@@ -58,10 +61,12 @@ class SourceGuard:
 
     def takes(self, host: str, size: int = 0) -> bool:
         """Whether one more message of this source is looked at. To read a long one takes as long as to read several."""
-        source, cost = source_of(host), 1 + size // MESSAGE_BYTES
+        source, surplus = source_of(host), size // MESSAGE_BYTES
         if self._local_only or self.is_allowed(host) or self._has_call(host):
-            return self._known.take(source, cost)
-        return self._strangers.take(source, cost) and self._all_strangers.take("", cost)
+            return self._known.take(source, 1 + surplus)
+        if not (self._strangers.take(source, 1 + surplus) and self._all_strangers.take("")):
+            return False
+        return not surplus or self._long_ones.take("", surplus)
 
     def is_allowed(self, host: str) -> bool:
         """Whether it needs no password because of its address."""

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.transports.sip.digest import Credentials, DigestGate, answer_challenge
-from gateway.transports.sip.guard import KNOWN_PER_S, STRANGERS_CALLS_PER_S, STRANGERS_PER_S, SourceGuard
+from gateway.transports.sip.guard import (
+    KNOWN_PER_S,
+    LONG_ONES_PER_S,
+    STRANGERS_CALLS_PER_S,
+    STRANGERS_PER_S,
+    SourceGuard,
+)
 from gateway.transports.sip.message import Headers, Request
 from gateway.transports.sip.transaction import Peer
 
@@ -123,7 +129,10 @@ def test_guessing_is_stopped_for_the_guesser_alone(clock: Clock) -> None:
 def test_a_long_message_counts_as_several(clock: Clock) -> None:
     source = guard(clock)
     assert sum(source.takes("192.0.2.6", 16 * 1024) for _ in range(100)) == 3
-    assert sum(source.takes(f"198.51.{a}.{b}", 16 * 1024) for a in range(8) for b in range(250)) <= STRANGERS_PER_S // 8
+    assert (
+        sum(source.takes(f"198.51.{a}.{b}", 16 * 1024) for a in range(8) for b in range(250)) == LONG_ONES_PER_S // 16
+    )
+    assert source.takes("192.0.2.8", 900)
 
 
 def test_strangers_begin_only_so_many_calls_where_anyone_may(clock: Clock) -> None:
