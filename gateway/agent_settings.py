@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_settings import NoDecode
 
+from gateway.engine_settings import comma_separated
 from streaming.config import Eagerness
 
 DEFAULT_INSTRUCTIONS = (
@@ -35,6 +37,7 @@ def _target(value: str) -> str:
 
 
 ToolName = Literal["end_call", "transfer", "send_dtmf", "hold"]
+ToolNames = Annotated[tuple[ToolName, ...], NoDecode, BeforeValidator(comma_separated)]
 TargetName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[\w .-]+$")]
 TransferTarget = Annotated[str, AfterValidator(_target)]
 _ADDRESS = re.compile(r"\+?[0-9*#]{1,32}|(?:sips?|tel):[^\s<>\"]{1,250}", re.ASCII)
@@ -70,7 +73,7 @@ class AgentSettings(BaseModel):
     )
     max_output_tokens: int = Field(default=96, ge=1, le=4_096, description="the longest reply")
     temperature: float = Field(default=0.0, ge=0, le=2, description="0: always the likeliest token")
-    tools: tuple[ToolName, ...] = Field(
+    tools: ToolNames = Field(
         default=(),
         description="what the agent may do by itself: end_call, and on phones that can, transfer, send_dtmf, hold",
     )

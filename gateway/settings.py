@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import (
     BaseSettings,
@@ -241,6 +242,10 @@ def _file_source(file: Path | None) -> _Source:
         raise ConfigurationError("invalid_settings", f"{path}: {reason}") from None
 
 
+class _NotJsonError(ValueError):
+    """A variable that holds a table, or a list of lists, in some other form."""
+
+
 class _Environment(EnvSettingsSource):
     """Reads the mapping it is given, so that a test needs no process-wide change."""
 
@@ -251,12 +256,25 @@ class _Environment(EnvSettingsSource):
     def _load_env_vars(self) -> Mapping[str, str | None]:
         return {name.lower(): value for name, value in self._environ.items() if name.upper() not in ENV_OF_OTHERS}
 
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Without the value in what it raises, which may be a password; with the variable's name, which is not known
+        here: it is the one that ends so, and holds this."""
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            ours = (
+                name for name, held in self.env_vars.items() if held == value and name.startswith(ENV_PREFIX.lower())
+            )
+            name = next((name for name in ours if name.endswith(field_name.lower())), f"{ENV_PREFIX}…{field_name}")
+            raise _NotJsonError(f'{name.upper()} (environment): must be JSON, such as {{"name": "value"}}') from None
+
 
 def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
     try:
         values = dict(_Environment(environ)())
     except SettingsError as error:
-        raise ConfigurationError("invalid_settings", f"environment: {error}") from None
+        said = error.__cause__ if isinstance(error.__cause__, _NotJsonError) else f"environment: {error}"
+        raise ConfigurationError("invalid_settings", str(said)) from None
     # A misspelt variable would otherwise be silently ignored: pass it on, so that it is refused as an unknown key.
     for name in environ:
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in ENV_OF_OTHERS:

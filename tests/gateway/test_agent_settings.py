@@ -55,7 +55,6 @@ def test_nothing_is_given_that_was_not_asked_for() -> None:
         ('tools = ["transfer"]', "transfer needs transfer_targets"),
         ('tools = ["transfer"]\ntransfer_targets = {}', "transfer needs transfer_targets"),
         ('tools = ["fly"]', "'end_call', 'transfer', 'send_dtmf' or 'hold'"),
-        ('tools = "end_call"', "tools"),
         ('transfer_targets = { sales = "https://evil.example" }', "neither a number"),
         ('transfer_targets = { sales = "sip:a b" }', "neither a number"),
         ('transfer_targets = { sales = "sip:a\\r\\nX: y" }', "neither a number"),
@@ -74,3 +73,11 @@ def test_nonsense_is_refused_with_its_reason(tmp_path: Path, line: str, word: st
     (problem,) = caught.value.problems
     assert problem.startswith("agents.ben")
     assert word in problem
+
+
+def test_tools_from_the_environment_have_commas_between() -> None:
+    settings = load_settings(environ={"OFFHOOK_AGENTS__BEN__TOOLS": "end_call, hold"})
+    assert settings.agents["ben"].tools == ("end_call", "hold")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(environ={"OFFHOOK_AGENTS__BEN__TOOLS": "end_call,fly"})
+    assert caught.value.problems[0].startswith("OFFHOOK_AGENTS__BEN__TOOLS (environment): ")

@@ -94,6 +94,23 @@ def test_a_secret_never_shows_in_an_error() -> None:
     assert "hush-hush" not in "\n".join(found)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OFFHOOK_AGENTS",
+        "OFFHOOK_SIP__USERS",
+        "OFFHOOK_PHONE__NUMBERS",
+        "offhook_sip__users",
+        "OFFHOOK_AGENTS__SALES__TRANSFER_TARGETS",
+        "OFFHOOK_AGENTS__SALES__EXAMPLES",
+    ],
+)
+def test_a_variable_that_should_hold_json_is_named_without_its_value(name: str) -> None:
+    environ = {name: "alice=hush-hush", "OFFHOOK_HOST": "alice=hush-hush", "USERS": "alice=hush-hush"}
+    (problem,) = problems(environ=environ)
+    assert problem == f'{name.upper()} (environment): must be JSON, such as {{"name": "value"}}'
+
+
 @pytest.mark.parametrize("content", ["port = ", b"\xff\xfe"])
 def test_a_file_that_is_no_toml(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "some.toml"
