@@ -16,6 +16,7 @@ from gateway.transports.phone.line import Incoming
 from gateway.transports.phone.phone_call import PhoneCall
 from gateway.transports.phone.routing import choose_agent
 from gateway.transports.sip.address import BadSyntax, parse_address, parse_uri
+from gateway.transports.sip.bodies import why
 from gateway.transports.sip.incoming import IncomingSession
 from gateway.transports.sip.line import SipLine
 from gateway.transports.sip.media import RtpMedia
@@ -75,7 +76,7 @@ class Answering:
             try:
                 call = await self._set_up(session, line, incoming, admission)
             except BadSdp as error:
-                session.reject(error.status, headers=session.ua.why(error))
+                session.reject(error.status, headers=why(error))
             except UnknownAgent:
                 session.reject(404)
             except (PortsExhausted, CallNotSetUp, OSError) as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.transports.sip import session_timer
 from gateway.transports.sip.address import BadSyntax
+from gateway.transports.sip.bodies import sdp_of
 from gateway.transports.sip.dialog import Dialog
 from gateway.transports.sip.message import Request, Response, answer
 from gateway.transports.sip.sdp import BadSdp
@@ -129,7 +130,7 @@ class IncomingSession(Session):
             self.respond(transaction, 481)
             return
         try:
-            said = self.ua.sdp_of(request)
+            said = sdp_of(request)
             if self._offered_early:
                 self._accept(request)
             elif said is not None:
@@ -166,7 +167,7 @@ def begin_incoming(
     """Of a new INVITE. Raises :class:`BadSyntax`, :class:`BadSdp` (no description that we know), or
     :class:`.session_timer.IntervalTooSmall`."""
     request = transaction.request
-    offer = ua.sdp_of(request)
+    offer = sdp_of(request)
     interval = session_timer.of_request(request.headers, ours_s=ua.session_expires_s)
     dialog = Dialog.of_invite(
         request, source, tag=ua.new_tag(), contact=ua.contact(source), first_seq=1 + ua.random_below(2**16)

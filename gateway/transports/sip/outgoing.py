@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.transports.sip import session_timer
 from gateway.transports.sip.address import BadSyntax
 from gateway.transports.sip.asking import Asking, Fields
+from gateway.transports.sip.bodies import SDP, sdp_of
 from gateway.transports.sip.dialog import MAX_FORWARDS, Dialog
 from gateway.transports.sip.digest import Credentials
 from gateway.transports.sip.message import Headers, Request, Response, via_line
 from gateway.transports.sip.sdp import BadSdp
-from gateway.transports.sip.session import ALLOW, SDP, Session
+from gateway.transports.sip.session import ALLOW, Session
 from gateway.transports.sip.session_events import Sdp, SessionEvents
 from gateway.transports.sip.transaction import TIMEOUT_S, Peer, State
 
@@ -120,7 +121,7 @@ class OutgoingSession(Session):
                 self._cancel()  # before the first answer there was nothing to cancel (9.1)
             return
         try:
-            self._early = self.ua.sdp_of(response) or self._early
+            self._early = sdp_of(response) or self._early
         except BadSdp:
             self.ua.count("sip_bad_early_media")
         if response.status in {180, 181, 182, 183}:
@@ -165,7 +166,7 @@ class OutgoingSession(Session):
     def _take_answer(self, response: Response) -> None:
         """An answer may have come before (in a 183). Raises :class:`BadSdp`."""
         assert self.sdp is not None
-        said = self.ua.sdp_of(response) or self._early
+        said = sdp_of(response) or self._early
         if said is None:
             raise BadSdp(488, "no_answer", "the answer to our offer is missing")
         self.sdp.accept(said)

@@ -13,6 +13,7 @@ from gateway.transports.sip import info, session_timer
 from gateway.transports.sip.acceptance import Acceptance
 from gateway.transports.sip.address import BadSyntax
 from gateway.transports.sip.asking import Done, Outcome
+from gateway.transports.sip.bodies import SDP, sdp_of, why
 from gateway.transports.sip.dialog import Dialog
 from gateway.transports.sip.digest import Credentials
 from gateway.transports.sip.message import Request, Response, answer
@@ -27,7 +28,6 @@ from gateway.transports.sip.transferring import Transferring
 if TYPE_CHECKING:
     from gateway.transports.sip.user_agent import UserAgent
 
-SDP = "application/sdp"
 MAX_GLARES = 5
 """So often is an offer of ours repeated that crossed one of theirs (491)."""
 ALLOW = "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO, UPDATE, PRACK, NOTIFY"
@@ -185,7 +185,7 @@ class Session:
         try:
             interval = session_timer.of_request(request.headers, ours_s=self.ua.session_expires_s)
             self.dialog.refresh_target(request, source)
-            offer = self.ua.sdp_of(request)
+            offer = sdp_of(request)
             body = self._reply_to(offer, request.method)
         except IntervalTooSmall as error:
             self.respond(transaction, 422, headers=[("min-se", str(error.min_se_s))])
@@ -194,7 +194,7 @@ class Session:
             self.respond(transaction, 400)
             return
         except BadSdp as error:
-            self.respond(transaction, error.status, headers=self.ua.why(error))
+            self.respond(transaction, error.status, headers=why(error))
             return
         self.refreshing.keep(interval, ours="uas")
         headers = [*self.session_headers(request, interval)]
@@ -280,7 +280,7 @@ class Session:
     def _accept(self, message: Request | Response) -> None:
         """Raises :class:`BadSdp`."""
         assert self.sdp is not None
-        said = self.ua.sdp_of(message)
+        said = sdp_of(message)
         if said is None:
             raise BadSdp(488, "no_answer", "the answer to our offer is missing")
         self.sdp.accept(said)

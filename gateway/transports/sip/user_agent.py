@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from gateway.transports.sip.address import BadSyntax, format_host, parse_uri
 from gateway.transports.sip.asking import Asking, Make
+from gateway.transports.sip.bodies import SDP, why
 from gateway.transports.sip.digest import Credentials
 from gateway.transports.sip.incoming import IncomingSession, begin_incoming
 from gateway.transports.sip.message import BRANCH_COOKIE, Malformed, Request, Response, answer, note_source, parse
 from gateway.transports.sip.sdp import BadSdp
-from gateway.transports.sip.session import ALLOW, SDP, SUPPORTED, Session
+from gateway.transports.sip.session import ALLOW, SUPPORTED, Session
 from gateway.transports.sip.session_events import SessionEvents
 from gateway.transports.sip.session_timer import IntervalTooSmall
 from gateway.transports.sip.timers import Timers
@@ -86,7 +86,6 @@ class UserAgent:
         random_below: Callable[[int], int],
         session_expires_s: int,
         on_timer: Callable[[float], None] = lambda _: None,
-        product: str = "offhook",
     ) -> None:
         self.timers = Timers(now_s, on_timer)
         self.transactions = Transactions(self.timers, send)
@@ -99,7 +98,6 @@ class UserAgent:
         """By Call-ID and our tag."""
         self._app = app
         self._local = local
-        self._product = product
         self._invites: dict[tuple[str, str, int], str] = {}
         """Of each incoming call, by Call-ID, the caller's tag and CSeq: the branch it came by."""
         self._secret = random_hex()
@@ -168,30 +166,8 @@ class UserAgent:
         if isinstance(session, IncomingSession):
             self._invites.pop(_identity(session.invite), None)
 
-    def sdp_of(self, message: Request | Response) -> str | None:
-        """The description in a message, alone or as a part of several; None: it has none. Raises :class:`BadSdp`."""
-        if not message.body:
-            return None
-        if message.headers.get("content-encoding", "identity").lower() != "identity":
-            raise BadSdp(415, "content_encoding", "encoded bodies are not taken")
-        body = message.body
-        if message.content_type == "multipart/mixed":
-            body = _sdp_part(message.headers.get("content-type"), body)
-        elif message.content_type != SDP:
-            raise BadSdp(415, "content_type", "only application/sdp is taken")
-        try:
-            return body.decode()
-        except UnicodeDecodeError:
-            raise BadSdp(400, "encoding", "the description is not UTF-8") from None
-
-    def why(self, error: BadSdp) -> list[tuple[str, str]]:
-        """The headers of a refusal of a description."""
-        if error.status == 415:
-            return [("accept", SDP), ("accept-encoding", "identity")]
-        return [("warning", f'399 offhook "{_plain(str(error))}"')]
-
     def capabilities(self) -> list[tuple[str, str]]:
-        return [("allow", ALLOW), ("accept", SDP), ("supported", SUPPORTED), ("server", self._product)]
+        return [("allow", ALLOW), ("accept", SDP), ("supported", SUPPORTED), ("server", "offhook")]
 
     def close(self) -> None:
         """Forget everything at once: nothing more is sent."""
@@ -328,7 +304,7 @@ class UserAgent:
             transaction.respond(answer(request, 400, to_tag=self.new_tag(), reason=f"Bad Request ({error})"))
             return
         except BadSdp as error:
-            transaction.respond(answer(request, error.status, to_tag=self.new_tag(), headers=self.why(error)))
+            transaction.respond(answer(request, error.status, to_tag=self.new_tag(), headers=why(error)))
             return
         except IntervalTooSmall as error:
             headers = [("min-se", str(error.min_se_s))]
@@ -384,19 +360,3 @@ _NOBODY = _Nobody()
 
 def _identity(request: Request) -> tuple[str, str, int]:
     return request.call_id, request.from_.tag, request.cseq[0]
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^ !#-\[\]-~]", " ", text)[:120]
-
-
-def _sdp_part(content_type: str, body: bytes) -> bytes:
-    """The first ``application/sdp`` of a multipart body (RFC 5621; carriers add ISUP). Raises :class:`BadSdp`."""
-    found = re.search(r'(?i);\s*boundary\s*=\s*("?)([A-Za-z0-9\'()+_,\-./:=? ]{1,70})\1', content_type)
-    if found is None:
-        raise BadSdp(400, "multipart", "a multipart body without a boundary")
-    for part in body.split(b"--" + found[2].strip().encode())[1:]:
-        head, blank, content = part.partition(b"\r\n\r\n")
-        if blank and re.search(rb"(?i)^content-type[ \t]*:[ \t]*application/sdp\b", head.strip(b"\r\n"), re.MULTILINE):
-            return content
-    raise BadSdp(415, "content_type", "no part of the body is application/sdp")
