@@ -62,19 +62,19 @@ _ALAW_DECODE = _alaw_decode_table()
 
 def encode_mulaw(pcm: Pcm16) -> bytes:
     """One byte a sample; ``pcm`` has shape (n,)."""
-    return _MULAW_ENCODE[pcm.view(np.uint16)].tobytes()
+    return _MULAW_ENCODE.take(pcm.view(np.uint16)).tobytes()
 
 
 def decode_mulaw(data: bytes) -> Pcm16:
     """One sample a byte, shape (n,)."""
-    return _MULAW_DECODE[np.frombuffer(data, dtype=np.uint8)]
+    return _MULAW_DECODE.take(np.frombuffer(data, dtype=np.uint8))
 
 
 def encode_alaw(pcm: Pcm16) -> bytes:
     """One byte a sample; ``pcm`` has shape (n,)."""
-    return _ALAW_ENCODE[pcm.view(np.uint16)].tobytes()
+    return _ALAW_ENCODE.take(pcm.view(np.uint16)).tobytes()
 
 
 def decode_alaw(data: bytes) -> Pcm16:
     """One sample a byte, shape (n,)."""
-    return _ALAW_DECODE[np.frombuffer(data, dtype=np.uint8)]
+    return _ALAW_DECODE.take(np.frombuffer(data, dtype=np.uint8))

@@ -51,6 +51,8 @@ from streaming.audio.keypad_tones import keypad_tones
 _ACCOUNT = re.compile(r"AC[0-9a-fA-F]{32}")
 _CALL = re.compile(r"CA[0-9a-fA-F]{32}")
 _SHA256 = re.compile(r"(?:^|,)\s*algorithm\s*=\s*HMAC_SHA256\s*(?:,|$)")
+_MEDIA_TAIL = '"}}'
+"""Of a message of audio: what is before its payload is made once a stream."""
 
 
 class Twilio:
@@ -132,6 +134,7 @@ class TwilioDialect:
         self._account = account
         self._rest = rest
         self._stream = ""
+        self._media_head = ""
         self._path = ""
 
     def decode(self, message: Message) -> tuple[CarrierEvent, ...]:
@@ -169,6 +172,8 @@ class TwilioDialect:
         if self._account and account != self._account:
             return Stopped("wrong_account")
         self._stream = stream
+        media = wire.json_text({"event": "media", "streamSid": stream, "media": {"payload": ""}})
+        self._media_head = media.removesuffix(_MEDIA_TAIL)
         if not (_ACCOUNT.fullmatch(account) and _CALL.fullmatch(call)):
             self._rest = False  # what would go into a path must look like what it is
             self.abilities -= {Ability.TRANSFER}
@@ -192,8 +197,7 @@ class TwilioDialect:
         return Audio(payload, wire.time_ms(media, "timestamp"))
 
     def encode_audio(self, pcm: Pcm16) -> list[Message]:
-        payload = wire.base64_text(encode_mulaw(pcm))
-        return [wire.json_text({"event": "media", "streamSid": self._stream, "media": {"payload": payload}})]
+        return [self._media_head + wire.base64_text(encode_mulaw(pcm)) + _MEDIA_TAIL]
 
     def encode_mark(self, name: str) -> list[Message]:
         return [wire.json_text({"event": "mark", "streamSid": self._stream, "mark": {"name": name}})]
