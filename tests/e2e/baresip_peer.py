@@ -131,10 +131,9 @@ async def phone(
 def signalling_port() -> int:
     """Free for UDP and TCP, and the one above for TCP: baresip takes all three."""
     while True:
-        port = free_port()
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for taken in (port, port + 1):
-                stack.enter_context(socket.socket()).bind((LOOPBACK, taken))
+        port = free_port(socket.SOCK_STREAM, above=1)
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind((LOOPBACK, port))
             return port
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 
 from gateway.settings import AgentSettings
-from tests.e2e.sip_rig import sip_line
+from tests.e2e.sip_rig import media_of, sip_line
 from tests.e2e.sipp_peer import needs_sipp, run_sipp, sipp
 from tests.gateway.transports.sip.media_rig import speech
 
@@ -35,8 +36,7 @@ async def test_a_call_and_its_media_both_ways(tmp_path: Path, transport: str) ->
         await line.here.empty()
         (record,) = line.records
         assert (record.cause, record.transport) == ("caller_hung_up", "sip")
-        assert record.quality is not None
-        assert (record.quality["lost"], record.quality["late"], record.quality["concealed"]) == (0, 0, 0)
+        assert media_of(record)["lost"] == 0
         assert line.ears.same_as(said)
 
 
@@ -63,8 +63,7 @@ async def test_it_is_cancelled_while_it_rings(tmp_path: Path) -> None:
         await line.here.empty()
         (record,) = line.records
         assert (record.cause, record.view()["answered_ms"]) == ("caller_hung_up", None)
-        assert record.quality is not None
-        assert record.quality["frames_out"] == 0
+        assert media_of(record)["frames_out"] == 0
 
 
 async def test_on_hold_nothing_is_said_and_nothing_is_missing_afterwards(tmp_path: Path) -> None:
@@ -72,9 +71,11 @@ async def test_on_hold_nothing_is_said_and_nothing_is_missing_afterwards(tmp_pat
     async with sip_line(agent=GREETS, says=said, deaf=True) as line:
         async with sipp(tmp_path, "hold", line.port, "-rtp_echo", "-d", "1000") as caller:
             await line.until(lambda: line.counted("line_held"))
+            await asyncio.sleep(0.1)  # the last of it is on its way
             before = len(line.ears.heard())
+            await asyncio.sleep(0.5)
+            assert len(line.ears.heard()) == before
             await line.until(lambda: line.counted("line_resumed"))
-            assert len(line.ears.heard()) - before < 16_000 // 10
             await caller.done()
         await line.here.empty()
         # The agent goes on where it was when it was put on hold: both parts together are what it had to say.

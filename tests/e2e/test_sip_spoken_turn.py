@@ -1,4 +1,4 @@
-"""A whole spoken turn over the phone: baresip asks, real models answer, and both sides are judged by what they heard."""
+"""A whole spoken turn by phone: baresip asks, real models answer, and both are judged by what the other heard."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def no_leaks(no_leaked_tasks: None) -> None:
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[LiveGateway]:
-    with live_gateway("embedded", {"desk": DESK}, sip={"enabled": True, "port": 0, "codecs": ["g722", "pcmu"]}) as served:
+    sip = {"enabled": True, "port": 0, "codecs": ["g722", "pcmu"]}
+    with live_gateway("embedded", {"desk": DESK}, sip=sip) as served:
         yield served
 
 
@@ -56,7 +57,7 @@ def calls(gateway: LiveGateway) -> list[dict[str, Any]]:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(ANSWER_S):
-        while not await asyncio.to_thread(holds):
+        while not await asyncio.to_thread(holds):  # noqa: ASYNC110 (it is asked over HTTP)
             await asyncio.sleep(0.1)
 
 
