@@ -112,12 +112,12 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
         self._writable.set()
 
     def eof_received(self) -> bool:
-        self.end(CallOver(EndCause.AGENT_HANGUP))
+        self.end(self._hung_up())
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         lost = CallOver(EndCause.CONNECTION_LOST, f"the connection was lost: {exc}") if exc else None
-        self.end(lost or CallOver(EndCause.AGENT_HANGUP))
+        self.end(lost or self._hung_up())
         self._writable.set()
         self._gone.set()
 
@@ -152,9 +152,13 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
     def buffer(self) -> BufferReport:
         return self.ear.report()
 
+    def _hung_up(self) -> CallOver:
+        unheard = "it hung up without a sound: the UUID is unknown or used, or there is no room; its log says which"
+        return CallOver(EndCause.AGENT_HANGUP, unheard if self._first_s is None else None)
+
     def _on_message(self, kind: int, payload: bytes) -> None:
         if kind == _HANG_UP:
-            self.end(CallOver(EndCause.AGENT_HANGUP))
+            self.end(self._hung_up())
         elif kind == _ERROR:
             self.end(CallOver(EndCause.CONNECTION_LOST, f"the server reported error {payload.hex() or 'without code'}"))
         elif kind == _DTMF:

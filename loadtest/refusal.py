@@ -29,8 +29,8 @@ def refusal(status: int, body: bytes, url: str, plan: CallPlan) -> CallOver:
         case 403:
             return CallOver(EndCause.FORBIDDEN, f"403 from {url}: not allowed{said}")
         case 404:
-            hint = f"no agent named {plan.agent}" if plan.agent else "no such path or agent"
-            return CallOver(EndCause.NOT_FOUND, f"404 from {url}: {hint}{said}")
+            guess = f"no agent named {plan.agent}" if plan.agent else "no such path or agent"
+            return CallOver(EndCause.NOT_FOUND, f"404 from {url}: {_coded(body) or guess + said}")
         case 503:
             return CallOver(EndCause.BUSY, f"503 from {url}: busy{said}")
         case _:
@@ -39,8 +39,13 @@ def refusal(status: int, body: bytes, url: str, plan: CallPlan) -> CallOver:
 
 def _words(body: bytes) -> str:
     """The message of an OpenAI-style error, or the body as it is."""
+    return _coded(body) or " ".join(body.decode("utf-8", "replace").split())[:_SHOWN_CHARACTERS]
+
+
+def _coded(body: bytes) -> str:
+    """The code and the message of an OpenAI-style error; empty if it is none."""
     try:
         error = msgspec.json.decode(body, type=_Body).error
     except msgspec.MsgspecError:
-        return " ".join(body.decode("utf-8", "replace").split())[:_SHOWN_CHARACTERS]
+        return ""
     return ": ".join(part for part in (error.code, error.message) if part)[:_SHOWN_CHARACTERS]

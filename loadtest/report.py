@@ -139,8 +139,7 @@ def to_json(report: CallReport) -> str:
 
 def to_text(report: CallReport) -> str:
     """The same for a person, several lines."""
-    setup = "" if report.setup_ms is None else f" after {report.setup_ms:.0f} ms"
-    lines = [f"{'answered' if report.answered else 'NOT ANSWERED'}{setup}, ended: {report.end_cause}"]
+    lines = [f"{_outcome(report)}, ended: {report.end_cause}"]
     if report.called:
         lines.insert(0, f"called {report.called} over {_TRANSPORT_NAMES.get(report.transport, report.transport)}")
     if report.problem:
@@ -148,12 +147,13 @@ def to_text(report: CallReport) -> str:
     if report.setup is not None:
         lines.append(f"set-up  {_steps(report.setup, report.transport)}")
     if report.greeting is not None:
-        lines.append(f"agent   {_words(report.greeting.agent_text, report.greeting.agent_transcript)}")
+        lines.append(f"agent   {_words(report.greeting.agent_text, report.greeting.agent_transcript, sound=True)}")
     for turn in report.turns:
         heard = "" if turn.heard_text is None else f"   [heard: {turn.heard_text}]"
         said = turn.said_text or (f"(keys) {turn.pressed_keys}" if turn.pressed_keys else "(recording)")
         lines.append(f"caller  {said}{heard}")
-        lines.append(f"agent   {_words(turn.agent_text, turn.agent_transcript)}")
+        sound = turn.voice_to_voice_ms is not None
+        lines.append(f"agent   {_words(turn.agent_text, turn.agent_transcript, sound=sound)}")
         times = [f"voice to voice {_ms(turn.voice_to_voice_ms)}"]
         if turn.stop_ms is not None:
             times.append(f"silent {_ms(turn.stop_ms)} after the interruption began")
@@ -181,8 +181,17 @@ def to_text(report: CallReport) -> str:
     return "\n".join(lines)
 
 
-def _words(heard: str | None, transcript: str | None) -> str:
-    return heard or (f"(by its own text) {transcript}" if transcript else "(nothing)")
+def _outcome(report: CallReport) -> str:
+    if report.setup_ms is None:
+        return "answered" if report.answered else "NOT ANSWERED"
+    after = f"after {report.setup_ms:.0f} ms"
+    return f"answered {after}" if report.answered else f"NO ANSWER HEARD, though the call was up {after}"
+
+
+def _words(heard: str | None, transcript: str | None, *, sound: bool) -> str:
+    if heard or transcript:
+        return heard or f"(by its own text) {transcript}"
+    return "(a sound, no words made out)" if sound else "(nothing)"
 
 
 def _steps(setup: SetupReport, transport: str) -> str:

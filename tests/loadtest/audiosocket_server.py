@@ -27,6 +27,8 @@ class Script:
     close_after: bool = False
     burst: bool = False
     """Send a reply at once, which Asterisk has no room for."""
+    refuse: bool = False
+    """Close once the UUID is there."""
 
 
 @dataclass
@@ -62,7 +64,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, scr
         kind, length = struct.unpack(">BH", await reader.readexactly(3))
         payload = await reader.readexactly(length)
         seen.messages.append((kind, payload))
-        if kind == 0x00:
+        if kind == 0x00 or script.refuse:
             return
         if kind < 0x10:
             continue

@@ -76,6 +76,11 @@ async def test_the_agent_may_hang_up(script: Script, cause: EndCause) -> None:
     assert len(tape.marks) < 3
 
 
+async def test_a_hang_up_without_a_sound_says_what_it_may_be() -> None:
+    tape, _ = await call(Script(refuse=True), line())
+    assert "the UUID is unknown or used" in (tape.problem or "")
+
+
 async def test_what_means_nothing_is_noted_and_keys_are_heard() -> None:
     script = Script(replies=(200, 200), after=(message(0x42, b"x"), message(0x10, b"x"), message(0x03, b"7")))
     tape, _ = await call(script, line(), line())

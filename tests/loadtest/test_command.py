@@ -362,3 +362,14 @@ def test_the_document_has_every_field_also_when_empty() -> None:
     empty = CallReport(False, None, "refused", None, [], None, None, 0.0, [], None)
     assert json.loads(to_json(empty)).keys() == FIELDS
     assert to_text(empty) == "NOT ANSWERED, ended: refused"
+
+
+def test_a_call_that_was_up_without_an_answer_is_told_from_one_that_was_not_taken() -> None:
+    report = CallReport(False, 9.0, "time_limit", None, [], None, None, 0.0, [], None)
+    assert to_text(report) == "NO ANSWER HEARD, though the call was up after 9 ms, ended: time_limit"
+
+
+def test_a_sound_without_words_is_told_from_silence() -> None:
+    greeting = GreetingReport(None, None, 0)
+    text = to_text(CallReport(True, 9.0, "hangup", None, [], greeting, None, 0.0, [], None))
+    assert "agent   (a sound, no words made out)" in text

@@ -165,7 +165,7 @@ async def test_the_time_limit_hangs_up() -> None:
         (401, None, EndCause.UNAUTHORIZED, "a key is needed"),
         (401, "wrong", EndCause.UNAUTHORIZED, "not accepted"),
         (403, None, EndCause.FORBIDDEN, "not allowed"),
-        (404, None, EndCause.NOT_FOUND, "no agent named nobody"),
+        (404, None, EndCause.NOT_FOUND, "odd: because"),
         (503, None, EndCause.BUSY, "busy"),
         (415, None, EndCause.REFUSED, "415"),
     ],

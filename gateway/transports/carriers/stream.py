@@ -60,7 +60,9 @@ async def carrier_stream(websocket: WebSocket) -> None:
     desk: CarrierDesk = websocket.app.state.carriers
     carrier = desk.find(websocket.path_params["name"])
     if carrier is None:
-        await websocket.send_denial_response(_error(404, "carrier_unknown", "There is no such carrier here."))
+        await websocket.send_denial_response(
+            _error(404, "carrier_unknown", "There is no such carrier here, or it is not enabled.")
+        )
         return
     try:
         refuse_web_pages(websocket)

@@ -81,7 +81,7 @@ async def _read(request: Request, gateway: Gateway, desk: CarrierDesk) -> tuple[
     """The carrier, and what it asks, once it has proved that it does."""
     carrier = desk.find(request.path_params["name"])
     if carrier is None:
-        return _error(404, "carrier_unknown", "There is no such carrier here.")
+        return _error(404, "carrier_unknown", "There is no such carrier here, or it is not enabled.")
     try:
         body = await read_body(request, MAX_BODY_BYTES)
     except BodyTooLarge:

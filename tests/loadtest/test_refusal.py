@@ -1,0 +1,23 @@
+"""What is made of a server's refusal: its own words where it has some, a guess where it has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtest.call import CallPlan, EndCause
+from loadtest.refusal import refusal
+
+DISABLED = b'{"error": {"code": "carrier_unknown", "message": "There is no such carrier here, or it is not enabled."}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (DISABLED, "carrier_unknown: There is no such carrier here, or it is not enabled."),
+        (b"<h1>Not Found</h1>", "no agent named sales (<h1>Not Found</h1>)"),
+        (b"", "no agent named sales"),
+    ],
+)
+def test_a_404_blames_the_agent_only_where_the_server_does_not_say_what_is_missing(body: bytes, problem: str) -> None:
+    over = refusal(404, body, "ws://h/stream", CallPlan("ws://h/stream", (), agent="sales"))
+    assert (over.cause, over.problem) == (EndCause.NOT_FOUND, f"404 from ws://h/stream: {problem}")
