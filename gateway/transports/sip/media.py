@@ -337,6 +337,7 @@ class RtpMedia:
     def quality(self) -> Quality:
         """So far; frames are packets."""
         rtt_ms = self._reports.rtt_ms if self._reports is not None else None
+        rtt_ms = None if rtt_ms is None else round(rtt_ms, 1)
         return dataclasses.replace(self._stream.quality(), frames_out=self._sender.packets, round_trip_ms=rtt_ms)
 
     def _break_down(self) -> None:

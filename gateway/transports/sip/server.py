@@ -96,7 +96,8 @@ class SipServer:
         try:
             await self._listen()
             self._register()
-            _log.info("taking calls over SIP", **{f"{name}_port": port for name, port in self._sockets.ports.items()})
+            ports = {f"{name}_port": port for name, port in self._sockets.ports.items()}
+            _log.info("taking calls over SIP", host=self.settings.host, **ports)
             yield self
         finally:
             await self._close()

@@ -190,6 +190,7 @@ async def test_reports_tell_both_ends_how_it_goes() -> None:
     await asyncio.sleep(20.0)
     quality = us.media.quality()
     assert quality.round_trip_ms == pytest.approx(60, abs=1)
+    assert quality.round_trip_ms == round(quality.round_trip_ms, 1), "for people, too"
     assert (quality.lost, quality.concealed, quality.late) == (0, 0, 0)
     reports = [(at, data, to) for at, kind, data, to in us.line.sent if kind == "rtcp"]
     assert 4 <= len(reports) <= 6
