@@ -176,7 +176,7 @@ async def test_refusals_are_told_apart(status: int, key: str | None, cause: EndC
     assert tape.end_cause is cause
     assert tape.problem is not None
     assert words in tape.problem
-    assert "(odd: because of the script)" in tape.problem
+    assert "odd: because of the script" in tape.problem
     assert tape.setup_ms is None
 
 
