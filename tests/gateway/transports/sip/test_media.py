@@ -189,6 +189,7 @@ async def test_reports_tell_both_ends_how_it_goes() -> None:
     us.line.fate = them.line.fate = lambda data: (0.03,)
     await asyncio.sleep(20.0)
     quality = us.media.quality()
+    assert quality.round_trip_ms is not None
     assert quality.round_trip_ms == pytest.approx(60, abs=1)
     assert quality.round_trip_ms == round(quality.round_trip_ms, 1), "for people, too"
     assert (quality.lost, quality.concealed, quality.late) == (0, 0, 0)
