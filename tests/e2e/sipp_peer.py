@@ -83,18 +83,8 @@ async def sipp(
     of it at the end is killed."""
     _prepare(folder)
     arguments = ["-sf", str(SCENARIOS / f"{scenario}.xml"), "-i", host, "-p", str(free_port()), "-bind_local"]
-    arguments += [
-        "-mi",
-        host,
-        "-mp",
-        str(free_port(above=3)),
-        "-cp",
-        str(free_port()),
-        "-m",
-        str(calls),
-        "-l",
-        str(calls),
-    ]
+    arguments += ["-mi", host, "-mp", str(free_port(above=3)), "-cp", str(free_port())]
+    arguments += ["-m", str(calls), "-l", str(calls)]
     arguments += ["-r", str(rate or 1_000), "-nostdin", "-timeout", f"{within_s}s", "-timeout_error"]
     arguments += ["-trace_err", "-trace_stat", "-stf", "stat.csv", "-fd", "1", *options]
     async with launched(folder, f"{LOOPBACK}:{port}", *arguments) as process:
