@@ -137,6 +137,7 @@ class PlacedCall:
         _log.info(
             "a placed call ended",
             cause=record.cause,
+            status=_status_of(dialling),
             answered=self._call is not None,
             rang_s=round(answered_s - self._begun_s, 1),
             talked_s=round(now_s - answered_s, 1),
@@ -158,6 +159,12 @@ def _cause_of(dialling: asyncio.Task[None]) -> str:
     if error is not None:
         _log.error("a placed call broke down", exc_info=error)
     return "internal_error"
+
+
+def _status_of(dialling: asyncio.Task[None]) -> int | None:
+    """What the other side refused it with, which says more than the cause."""
+    error = None if dialling.cancelled() else dialling.exception()
+    return error.status if isinstance(error, DialFailed) else None
 
 
 async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) -> CallRecord:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from loadtest.call import CallOver, EndCause
 from loadtest.sip.message import SipMessage, SipUri
 
@@ -9,6 +11,8 @@ from loadtest.sip.message import SipMessage, SipUri
 def refused(message: SipMessage, target: SipUri, *, known: bool) -> CallOver:
     """The end of a call that was answered with a final status that is no success."""
     said = f"{message.status} {message.reason}".strip() + f" from {target}"
+    if why := _warning(message):
+        said += f" ({why})"
     retry = message.first("retry-after")
     match message.status:
         case 401 | 407:
@@ -24,3 +28,9 @@ def refused(message: SipMessage, target: SipUri, *, known: bool) -> CallOver:
             return CallOver(EndCause.NO_MEDIA, said)
         case _:
             return CallOver(EndCause.REFUSED, said)
+
+
+def _warning(message: SipMessage) -> str:
+    """The words of ``Warning`` (RFC 3261, 20.43), for a person; empty without."""
+    match = re.search(r'"((?:[^"\\]|\\.){1,200})"', message.first("warning"))
+    return match.group(1) if match else ""

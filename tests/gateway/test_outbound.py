@@ -354,3 +354,13 @@ async def test_the_audit_log_says_what_was_done_and_no_number_in_clear() -> None
         assert 'offhook_events_total{name="outbound_placed"} 1.0' in metrics
         assert "5551234" not in str(logs)
         assert "5550001111" not in str(logs)
+
+
+async def test_the_log_has_the_status_that_a_call_was_refused_with() -> None:
+    async with rig() as here:
+        with structlog.testing.capture_logs() as logs:
+            await here.dial()
+            here.dialler.outcomes[0].set_result(DialFailed("failed", 488))
+            await here.over()
+        (ended,) = [line for line in logs if line["event"] == "a placed call ended"]
+        assert (ended["cause"], ended["status"], ended["answered"]) == ("failed", 488, False)

@@ -6,6 +6,8 @@ import pytest
 
 from loadtest.call import CallPlan, EndCause
 from loadtest.refusal import refusal
+from loadtest.sip.message import SipMessage, parse_uri
+from loadtest.sip.refusal import refused
 
 DISABLED = b'{"error": {"code": "carrier_unknown", "message": "There is no such carrier here, or it is not enabled."}}'
 
@@ -21,3 +23,16 @@ DISABLED = b'{"error": {"code": "carrier_unknown", "message": "There is no such 
 def test_a_404_blames_the_agent_only_where_the_server_does_not_say_what_is_missing(body: bytes, problem: str) -> None:
     over = refusal(404, body, "ws://h/stream", CallPlan("ws://h/stream", (), agent="sales"))
     assert (over.cause, over.problem) == (EndCause.NOT_FOUND, f"404 from ws://h/stream: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        ((), "488 Not Acceptable Here from sip:sales@h"),
+        ((("warning", '399 offhook "SRTP is needed"'),), "488 Not Acceptable Here from sip:sales@h (SRTP is needed)"),
+        ((("warning", "399 offhook"),), "488 Not Acceptable Here from sip:sales@h"),
+    ],
+)
+def test_a_sip_server_s_warning_is_passed_on(headers: tuple[tuple[str, str], ...], problem: str) -> None:
+    over = refused(SipMessage("SIP/2.0 488 Not Acceptable Here", headers), parse_uri("sip:sales@h"), known=False)
+    assert (over.cause, over.problem) == (EndCause.NO_MEDIA, problem)
