@@ -111,6 +111,8 @@ class OfferAnswer:
         if not usable:
             if any(stream.profile in _SECURE for _, stream in audio):
                 raise BadSdp(488, "no_usable_keys", "The offer asks for SRTP without keys that can be used.")
+            if any(stream.profile in _CLEAR for _, stream in audio):
+                raise BadSdp(488, "bad_profile", "The offer is in clear, and only SRTP is taken here.")
             raise BadSdp(488, "bad_profile", "The offer has no audio stream of a profile that is taken.")
         raise BadSdp(488, "no_common_codec", "The offer has no codec that is taken.")
 

@@ -35,6 +35,8 @@ from gateway.transports.sip.user_agent import Local, UserAgent, Verdict
 
 _log = structlog.get_logger(__name__)
 
+COMPLAIN_S = 60.0
+"""An exchange that is not in ``sip.allow`` hears nothing: the log has to say so, and scanners must not fill it."""
 STOP_S = 3.0
 """At the end: for the calls that are left to be hung up."""
 
@@ -64,6 +66,7 @@ class SipServer:
         self._wake: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._by_source: Counter[str] = Counter()
+        self._complains_from_s = 0.0
         digest = self._digest_gate()
         self.guard = SourceGuard(
             allow=self.settings.allow,
@@ -159,7 +162,11 @@ class SipServer:
         return None if why_not is None else why_not["status"]
 
     def judge(self, request: Request, source: Peer) -> Verdict:
-        return self.guard.judge(request, source)
+        verdict = self.guard.judge(request, source)
+        if verdict == "drop" and self._loop.time() >= self._complains_from_s:
+            self._complains_from_s = self._loop.time() + COMPLAIN_S
+            _log.warning("a SIP request is not answered: who sent it may not call", source=source.host)
+        return verdict
 
     def answers(self, host: str) -> bool:
         return self.guard.answers(host)

@@ -153,6 +153,8 @@ def test_srtp_without_usable_keys_is_never_answered_in_clear(lines: str) -> None
 def test_what_the_operator_wants_of_srtp() -> None:
     assert refusal(sdp(SECURE), talks(srtp=Srtp.OFF)) == (488, "no_usable_keys")
     assert refusal(sdp(PCMU), talks(srtp=Srtp.REQUIRED)) == (488, "bad_profile")
+    with pytest.raises(BadSdp, match="only SRTP is taken here"):
+        talks(srtp=Srtp.REQUIRED).answer(sdp(PCMU))
     assert answered(sdp(SECURE), talks(srtp=Srtp.REQUIRED))[1].our_crypto is not None
     optional = sdp(PCMU + f"|a=crypto:3 AES_CM_128_HMAC_SHA1_32 {KEY}")
     text, agreed = answered(optional, talks(srtp=Srtp.REQUIRED))

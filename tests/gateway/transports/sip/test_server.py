@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -28,7 +29,9 @@ from gateway.sip_settings import SipSettings
 from gateway.transports.sip.dialling import OutgoingLine, _until_answered
 from gateway.transports.sip.incoming import IncomingSession
 from gateway.transports.sip.media import RtpMedia
+from gateway.transports.sip.message import Headers, Request
 from gateway.transports.sip.server import SipServer
+from gateway.transports.sip.transaction import Peer
 from tests.gateway.transports.sip.caller import HOST, Caller, Placed, answers
 from tests.gateway.transports.sip.sip_rig import request
 from tests.serving import Served, eventually, served
@@ -149,6 +152,15 @@ async def test_by_address() -> None:
             call = stranger.call(server.ports["udp"])
             await asyncio.sleep(0.3)
             assert call.told == [], "a stranger hears nothing"
+
+
+async def test_the_log_says_who_is_not_answered_and_is_not_filled_by_it() -> None:
+    async with taking_calls(allow=("192.0.2.7",)) as (_, server):
+        with structlog.testing.capture_logs() as logs:
+            asked = Request(Headers(), method="OPTIONS", uri="sip:desk@127.0.0.1")
+            for host in ("127.0.0.3", "127.0.0.4", "127.0.0.3"):
+                assert server.judge(asked, Peer("udp", host, 5060)) == "drop"
+        assert [line["source"] for line in logs if "is not answered" in line["event"]] == ["127.0.0.3"]
 
 
 async def test_while_it_rings_the_caller_may_give_up() -> None:
