@@ -225,7 +225,7 @@ class CallControl:
                     self._start(call, action, now + TRANSFER_BOUND_S, Transfer(call.id, address))
                 case Press(digits):
                     self._start(call, action, now + CONTROL_BOUND_S, SendDtmf(call.id, digits))
-                case HoldFor():
+                case _:
                     self._start(call, action, now + CONTROL_BOUND_S, HoldCaller(call.id, on=True))
         if self.ends is not None:
             self.stop(*CALL_ENDED)

@@ -243,11 +243,9 @@ class Pacer:
         return self.pending_samples >= self.frame_samples or (self._whole and self.pending_samples > 0)
 
     def _read(self, start: int, end: int) -> Pcm16:
-        number = bisect_right(self._blocks, start, key=itemgetter(0)) - 1
-        if number >= 0:
-            at, block = self._blocks[number]
-            if end <= at + len(block):
-                return block[start - at : end - at]
+        at, block = self._blocks[bisect_right(self._blocks, start, key=itemgetter(0)) - 1]
+        if at <= start and end <= at + len(block):
+            return block[start - at : end - at]
         pieces = [
             block[max(0, start - at) : max(0, end - at)]
             for at, block in self._blocks

@@ -75,6 +75,21 @@ def test_a_voice_that_fails_inside_a_segment_still_ends_the_response() -> None:
     assert [response.status for response in done(scene)] == ["failed", "completed"]
 
 
+def test_an_empty_piece_is_no_first_sound() -> None:
+    scene = Scene(AGENT, Script(tts_ms=None))
+    scene.say("hello there", wait_ms=1_500)
+    epoch = scene.syntheses[0].epoch
+    scene.feed(ev.AudioQueued(epoch, 0, 0, False))
+    scene.silence(100)
+    scene.feed(ev.AudioQueued(epoch, 0, 4_800, True))
+    scene.feed(ev.AudioSent(epoch, 4_800))
+    scene.silence(1_000)
+    (turn,) = scene.records.values()
+    assert turn.first_audio_ms is not None
+    assert turn.first_clause_ms is not None
+    assert turn.first_audio_ms >= turn.first_clause_ms + 100
+
+
 def test_a_response_wanted_while_an_apology_is_made_comes_after_it() -> None:
     scene = Scene(AGENT, Script(stt_ms=None, partial_after_ms=None))
     scene.say("hello there", wait_ms=1_500)

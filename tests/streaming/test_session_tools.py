@@ -178,7 +178,11 @@ def test_what_the_caller_says_during_a_transfer_is_answered_after_it() -> None:
 
 def test_keys_are_pressed_and_the_model_goes_on() -> None:
     scene = Scene(AGENT, first_calls(("send_dtmf", '{"digits": "1 2#"}'), words=""))
-    scene.say("press one for sales", wait_ms=4_000)
+    scene.say("press one for sales", wait_ms=500)
+    while not scene.controls:
+        scene.silence(32)
+    assert scene.session.state == "acting"
+    scene.silence(4_000)
     assert [effect for _, effect in scene.controls] == [fx.SendDtmf("call_1_0", "12#")]
     assert scene.texts[-1] == ("assistant", "All right then.")
     assert [message.content for message in scene.generations[1].messages if message.role == "tool"] == [

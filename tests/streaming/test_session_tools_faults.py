@@ -146,3 +146,14 @@ def test_nobody_is_prompted_while_on_hold() -> None:
     scene.say("can you look it up", wait_ms=15_000)
     assert len(scene.generations) == 1
     assert scene.told(nt.IdleTimeout) == []
+
+
+def test_a_reply_that_is_deleted_while_it_is_spoken_leaves_its_call_and_the_result() -> None:
+    scene = Scene(AGENT, first_calls(("send_dtmf", '{"digits": "1"}')))
+    scene.say("press one please", wait_ms=500)
+    while not scene.sent:
+        scene.silence(32)
+    scene.feed(ev.DeleteItem(scene.session.conversation.items[-1].id))
+    scene.silence(6_000)
+    assert results(scene) == [{"status": "done"}]
+    assert scene.ended is None
