@@ -76,6 +76,8 @@ class CarrierLine:
         self._left: str | None = None
         """Why the far end went while it was being handed over."""
         self._down = False
+        self._over = False
+        """Of the phone call, too, there is nothing left to hang up."""
         self._frames_in = 0
         self._frames_out = 0
         self._flooding = Flooding(asyncio.get_running_loop().time(), messages_ahead=MAX_MESSAGES_AHEAD)
@@ -152,20 +154,23 @@ class CarrierLine:
         self._handing_over = True  # meanwhile the stream may end because of it
         try:
             await self._do(self._dialect.transfer(target), "transfer_failed")
-            self._down = True
+            self._down = self._over = True
         finally:
             self._handing_over = False
             if not self._down and self._left is not None:
+                self._over = True  # perhaps it was done: who may be with somebody else by now is not hung up
                 self._end(self._left)
 
     async def hold(self, on: bool) -> None:
         raise LineError("not_supported", "this line cannot put a caller on hold")
 
     async def hang_up(self, cause: str) -> None:
+        """Also when the stream is lost: not every vendor ends a call with its stream."""
         self._cancel_tail()
-        if self._down:
-            return
         self._down = True
+        if self._over:
+            return
+        self._over = True
         with contextlib.suppress(LineError):  # it was counted; closing the stream is all that is left to do
             await self._do(self._dialect.hang_up(), "hang_up_failed")
 
@@ -221,7 +226,9 @@ class CarrierLine:
                 self._count("carrier_second_start")
 
     def lost(self, cause: str) -> None:
-        """The far end is gone."""
+        """The far end is gone: the caller (``caller_hung_up``), or only the stream."""
+        if cause == "connection_lost":
+            self.queue.close()
         if self._handing_over:
             self._left = self._left or cause
         else:
@@ -230,6 +237,7 @@ class CarrierLine:
     def _end(self, cause: str) -> None:
         if not self._down:
             self._down = True
+            self._over = self._over or cause == "caller_hung_up"
             if self._events is not None:
                 self._events.hung_up(cause)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 from engines.api import Pcm16
 from gateway.transports.carriers.dialect import Audio, Cleared, Dialect, Flow, Key, MarkPlayed, RestRequest, Stopped
 from gateway.transports.carriers.dialect import Started as StartedEvent
+from gateway.transports.carriers.freeswitch import FreeswitchDialect
 from gateway.transports.carriers.line import MAX_MARKS, CarrierLine
 from gateway.transports.carriers.plivo import PlivoDialect
 from gateway.transports.carriers.rest import RestFailed
 from gateway.transports.carriers.send_queue import CONGESTED_BYTES, MAX_MESSAGES
+from gateway.transports.carriers.telnyx import TelnyxDialect
 from gateway.transports.carriers.twilio import TwilioDialect
 from gateway.transports.phone.line import LineError
 from tests.gateway.transports.carriers import test_plivo_call, test_twilio_call
@@ -49,7 +52,7 @@ class Events:
 
 
 class Rig:
-    def __init__(self, dialect: Dialect, start: str) -> None:
+    def __init__(self, dialect: Dialect, start: str = "{}") -> None:
         (started,) = dialect.decode(start)
         assert isinstance(started, StartedEvent)
         self.events = Events()
@@ -87,6 +90,11 @@ def twilio() -> Rig:
 
 def plivo() -> Rig:
     return Rig(PlivoDialect(lambda reply: "https://x/1", account="MA"), test_plivo_call.START)
+
+
+def telnyx() -> Rig:
+    start = {"call_control_id": "v3:abcdefgh", "media_format": {"encoding": "PCMU"}}
+    return Rig(TelnyxDialect(), json.dumps({"event": "start", "stream_id": "s", "start": start}))
 
 
 @virtual
@@ -242,3 +250,51 @@ async def test_hanging_up_twice_asks_once() -> None:
     assert len(rig.requests) == 1
     with pytest.raises(LineError):
         await rig.line.hold(True)
+
+
+@pytest.mark.parametrize("cause", ["connection_lost", "media_timeout", "peer_flooding", "peer_not_reading"])
+def test_a_call_whose_stream_is_lost_is_hung_up_all_the_same(cause: str) -> None:
+    @virtual
+    async def call() -> None:
+        rig = telnyx()
+        rig.line.lost(cause)
+        await rig.line.hang_up(cause)
+        await rig.line.hang_up(cause)
+        assert [request.path for request in rig.requests] == ["/v2/calls/v3:abcdefgh/actions/hangup"]
+        assert rig.events.told == [("hung_up", cause)]
+
+    call()
+
+
+@virtual
+async def test_who_hung_up_is_not_hung_up_even_if_the_stream_is_lost_next() -> None:
+    rig = telnyx()
+    rig.line.take(Stopped())
+    rig.line.lost("connection_lost")
+    await rig.line.hang_up("caller_hung_up")
+    assert not rig.requests
+
+
+@pytest.mark.parametrize(("cause", "sent"), [("media_timeout", ['{"type":"hangup"}']), ("connection_lost", [])])
+def test_a_hang_up_that_is_a_message_is_sent_if_the_stream_is_open(cause: str, sent: list[str]) -> None:
+    @virtual
+    async def call() -> None:
+        rig = Rig(FreeswitchDialect(8_000))
+        rig.line.lost(cause)
+        await rig.line.hang_up(cause)
+        assert await rig.flush() == sent
+
+    call()
+
+
+@virtual
+async def test_a_caller_who_may_be_with_somebody_else_by_now_is_not_hung_up() -> None:
+    rig = plivo()
+    rig.fails = True
+    handing = asyncio.create_task(rig.line.transfer("+1"))
+    await asyncio.sleep(0.5)
+    rig.line.lost("connection_lost")
+    with pytest.raises(LineError):
+        await handing
+    await rig.line.hang_up("connection_lost")
+    assert len(rig.requests) == 1
