@@ -129,7 +129,7 @@ class Act:
     messages: tuple[Message, ...] = ()
     request: RestRequest | None = None
     sounds_s: float = 0.0
-    """How long the messages sound, if they are audio (keys as tones): so long nothing is cleared."""
+    """How long the keys sound that this sends. If messages are their tones, so long nothing is cleared."""
 
 
 class Dialect(Protocol):

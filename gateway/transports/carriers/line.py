@@ -145,7 +145,8 @@ class CarrierLine:
         act = self._dialect.send_dtmf(digits)
         await self._do(act, "send_dtmf_failed")
         if act.sounds_s:
-            self._sounds_until = asyncio.get_running_loop().time() + AHEAD_S + act.sounds_s
+            if act.messages:
+                self._sounds_until = asyncio.get_running_loop().time() + AHEAD_S + act.sounds_s
             await asyncio.sleep(act.sounds_s)
 
     async def transfer(self, target: str) -> None:

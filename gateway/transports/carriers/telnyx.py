@@ -153,6 +153,11 @@ class Telnyx:
         return {"Authorization": f"Bearer {self._api_key}"}
 
 
+KEY_S = 0.25 + 0.1
+"""What a key takes that Telnyx sends: its tone, of ``duration_millis`` by default, and a pause, which its documents do
+not tell and is our judgement. It answers before the first."""
+
+
 def _action(call: str, action: str) -> str:
     return f"/v2/calls/{call}/actions/{action}"
 
@@ -247,7 +252,7 @@ class TelnyxDialect:
 
     def send_dtmf(self, digits: str) -> Act:
         request = RestRequest("POST", _action(self._call, "send_dtmf"), {"digits": digits}, repeatable=False)
-        return Act(request=request)
+        return Act(request=request, sounds_s=KEY_S * len(digits))
 
     def transfer(self, target: str) -> Act:
         """Telnyx answers when it begins to dial. A call of TeXML is given another document: with its stream closed, the

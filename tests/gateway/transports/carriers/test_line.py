@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from gateway.transports.carriers.rest import RestFailed
 from gateway.transports.carriers.send_queue import CONGESTED_BYTES, MAX_MESSAGES
 from gateway.transports.carriers.telnyx import TelnyxDialect
 from gateway.transports.carriers.twilio import TwilioDialect
+from gateway.transports.carriers.vonage import VonageDialect
 from gateway.transports.phone.line import LineError
+from gateway.transports.phone.phone_call import CONTROL_S
 from tests.gateway.transports.carriers import test_plivo_call, test_twilio_call
+from streaming.effects import SendDtmf
 from tests.virtual_time import virtual
 
 FRAME = np.zeros(160, np.int16)
@@ -95,6 +99,11 @@ def plivo() -> Rig:
 def telnyx() -> Rig:
     start = {"call_control_id": "v3:abcdefgh", "media_format": {"encoding": "PCMU"}}
     return Rig(TelnyxDialect(), json.dumps({"event": "start", "stream_id": "s", "start": start}))
+
+
+def vonage() -> Rig:
+    call = "63f61863-4a51-4f6b-86e1-46edebcf9356"
+    return Rig(VonageDialect(), json.dumps({"event": "websocket:connected", "uuid": call}))
 
 
 @virtual
@@ -298,3 +307,25 @@ async def test_a_caller_who_may_be_with_somebody_else_by_now_is_not_hung_up() ->
         await handing
     await rig.line.hang_up("connection_lost")
     assert len(rig.requests) == 1
+
+
+@pytest.mark.parametrize("made", [telnyx, vonage])
+def test_keys_that_a_vendor_sends_by_itself_are_waited_for(made: Callable[[], Rig]) -> None:
+    @virtual
+    async def call() -> None:
+        loop = asyncio.get_running_loop()
+        rig = made()
+        begun = loop.time()
+        pressing = asyncio.create_task(rig.line.send_dtmf("12#"))
+        await asyncio.sleep(1.5)
+        assert len(rig.requests) == 1
+        assert not pressing.done(), "they are not sent yet"
+        rig.line.clear()
+        (sent,) = await rig.flush()
+        assert "clear" in sent, "no clear swallows these"
+        await pressing
+        assert 1.75 <= loop.time() - begun <= 2.5
+        await rig.line.send_dtmf("1" * 32)
+        assert loop.time() - begun < CONTROL_S[SendDtmf]
+
+    call()
