@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.transports.sip.address import BadSyntax
 from gateway.transports.sip.digest import Credentials, answer_challenge, parse_digest
-from gateway.transports.sip.message import Request, Response
+from gateway.transports.sip.message import Headers, Request, Response
 from gateway.transports.sip.transaction import ClientTransaction, Peer, Transactions, TransactionsFull
 
 MAX_ATTEMPTS = 3
@@ -85,6 +85,16 @@ class Asking:
         request = self.transaction.request
         said = answer_challenge(challenges, self._credentials, request.method, request.uri, cnonce=self._random_hex())
         return None if said is None else [(given, said)]
+
+
+def cancel_of(sent: Request) -> Request:
+    """The CANCEL of an INVITE (RFC 3261, 9.1)."""
+    headers = Headers((name, value) for name, value in sent.headers if name in _KEPT)
+    headers.add("cseq", f"{sent.cseq[0]} CANCEL")
+    return Request(headers, method="CANCEL", uri=sent.uri)
+
+
+_KEPT = frozenset({"via", "max-forwards", "from", "to", "call-id", "route"})
 
 
 def _is_stale(challenge: str) -> bool:

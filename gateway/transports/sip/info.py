@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from gateway.transports.sip.message import Request
 from streaming.audio.keypad_tones import KEYS
 
 DTMF_TYPES = ("application/dtmf-relay", "application/dtmf")
@@ -27,3 +28,15 @@ def key_of(content_type: str, body: bytes) -> str | None:
     text = text.strip().upper()
     text = _NAMED.get(text, text)
     return text if text in KEYS else None
+
+
+def take(request: Request) -> tuple[int, list[tuple[str, str]], str | None]:
+    """What an INFO is answered, status and headers, and the key that it tells of."""
+    if request.headers.get("info-package"):
+        return 469, [("recv-info", "")], None
+    if not request.body:
+        return 200, [], None
+    if request.content_type not in DTMF_TYPES:
+        return 415, [("accept", ", ".join(DTMF_TYPES))], None
+    key = key_of(request.content_type, request.body)
+    return (400 if key is None else 200), [], key

@@ -204,15 +204,8 @@ class OutgoingSession(Session):
         self.ua.request(make, self.credentials, _ignore, _nothing)
 
     def _cancel(self) -> None:
-        sent = self._sent
-
-        def make(extra: Fields) -> tuple[Request, Peer]:
-            """Never challenged (22.1)."""
-            headers = Headers((name, value) for name, value in sent.headers if name in _KEPT)
-            headers.add("cseq", f"{sent.cseq[0]} CANCEL")
-            return Request(headers, method="CANCEL", uri=sent.uri), self._peer
-
-        self.ua.request(make, None, _ignore, _nothing)
+        assert self._asking is not None
+        self.ua.cancel(self._asking.transaction)
 
     def _timed_out(self) -> None:
         self._fail(408)
@@ -228,9 +221,6 @@ class OutgoingSession(Session):
         if not was_cancelled:
             self._outgoing.failed(status)
         self.close()
-
-
-_KEPT = frozenset({"via", "max-forwards", "from", "to", "call-id", "route"})
 
 
 def begin_outgoing(

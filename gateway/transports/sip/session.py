@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gateway.transports.sip import info, session_timer
 from gateway.transports.sip.acceptance import Acceptance
 from gateway.transports.sip.address import BadSyntax
-from gateway.transports.sip.asking import Done, Outcome
+from gateway.transports.sip.asking import Asking, Done, Outcome
 from gateway.transports.sip.bodies import SDP, sdp_of, why
 from gateway.transports.sip.dialog import Dialog
 from gateway.transports.sip.digest import Credentials
@@ -22,7 +22,7 @@ from gateway.transports.sip.sdp import BadSdp
 from gateway.transports.sip.session_events import Sdp, SessionEvents
 from gateway.transports.sip.session_timer import IntervalTooSmall, SessionInterval
 from gateway.transports.sip.timers import NamedTimers
-from gateway.transports.sip.transaction import Peer, ServerTransaction
+from gateway.transports.sip.transaction import TIMEOUT_S, Peer, ServerTransaction
 from gateway.transports.sip.transferring import Transferring
 
 if TYPE_CHECKING:
@@ -231,11 +231,22 @@ class Session:
         assert self.sdp is not None
         self._offering = True
         offer = self.sdp.offer()
+        asking: Asking | None = None
+        is_heard = False
+
+        def take_back() -> None:
+            if asking is not None:
+                self.ua.cancel(asking.transaction)
 
         def answered(response: Response) -> None:
+            nonlocal is_heard
             if response.status < 200:
+                if not is_heard and not self.over:
+                    self.timed.start("offer", TIMEOUT_S, take_back)
+                is_heard = True
                 return
-            if 200 <= response.status < 300:
+            self.timed.stop("offer")
+            if response.status < 300:
                 self._acknowledge(response)
                 if self._offering:  # a 2xx may come again
                     self._offering = False
@@ -246,11 +257,12 @@ class Session:
 
         def timed_out() -> None:
             self._offering = False
-            self.fail("connection_lost", "no answer")
+            if not is_heard:  # else it lives, and only never said yes or no
+                self.fail("connection_lost", "no answer")
             done(Outcome(408))
 
         headers = [("allow", ALLOW), ("supported", SUPPORTED), *self.refreshing.headers()]
-        self.request("INVITE", answered, timed_out, headers=headers, body=offer)
+        asking = self.request("INVITE", answered, timed_out, headers=headers, body=offer)
 
     def _answered_offer(self, response: Response, done: Done) -> None:
         if self.over:
@@ -328,21 +340,10 @@ class Session:
     # --- the rest -------------------------------------------------------------------------------------------------
 
     def _informed(self, request: Request, transaction: ServerTransaction) -> None:
-        if request.headers.get("info-package"):
-            self.respond(transaction, 469, headers=[("recv-info", "")])
-            return
-        if not request.body:
-            self.respond(transaction, 200)
-            return
-        if request.content_type not in info.DTMF_TYPES:
-            self.respond(transaction, 415, headers=[("accept", ", ".join(info.DTMF_TYPES))])
-            return
-        key = info.key_of(request.content_type, request.body)
-        if key is None:
-            self.respond(transaction, 400)
-            return
-        self.respond(transaction, 200)
-        self.events.pressed(key)
+        status, headers, key = info.take(request)
+        self.respond(transaction, status, headers=headers)
+        if key is not None:
+            self.events.pressed(key)
 
     def request(
         self,
@@ -353,8 +354,8 @@ class Session:
         headers: list[tuple[str, str]] | None = None,
         body: str = "",
         content_type: str = SDP,
-    ) -> None:
-        """Send a request in the dialog; a challenge is answered if we can."""
+    ) -> Asking | None:
+        """Send a request in the dialog; a challenge is answered if we can. None: it could not leave."""
 
         def make(extra: list[tuple[str, str]]) -> tuple[Request, Peer]:
             hop = self.dialog.next_hop
@@ -366,7 +367,7 @@ class Session:
                 made.body = body.encode()
             return made, hop
 
-        self.ua.request(make, self.credentials, on_response, on_timeout)
+        return self.ua.request(make, self.credentials, on_response, on_timeout)
 
     def _hung_up_by_peer(self) -> None:
         self._transferring.hung_up()

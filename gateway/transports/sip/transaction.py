@@ -199,10 +199,12 @@ class ClientTransaction:
 
     def _received_to_invite(self, response: Response) -> None:
         if self.state in {State.TRYING, State.PROCEEDING}:
-            self._timed.stop()  # from now on it may ring as long as whoever called likes
             if response.status < 200:
-                self.state = State.PROCEEDING
-            elif response.status < 300:
+                self._progresses()
+                self._on_response(response)
+                return
+            self._timed.stop()
+            if response.status < 300:
                 self.state = State.ACCEPTED
                 self._timed.start("M", TIMEOUT_S, self.end)
             else:
@@ -215,6 +217,15 @@ class ClientTransaction:
         elif self.state is State.COMPLETED and response.status >= 300:
             assert self._ack is not None
             self._layer.send(self._ack, self.peer)
+
+    def _progresses(self) -> None:
+        """A call may ring as long as whoever placed it likes. In one that is up nothing rings: what goes on for longer
+        than an answer to CANCEL would take has been forgotten over there."""
+        if self.state is State.TRYING:
+            self.state = State.PROCEEDING
+            self._timed.stop()
+            if self.request.to.tag:
+                self._timed.start("B", 2 * TIMEOUT_S, self._time_out)
 
     def _acknowledge(self, response: Response) -> None:
         """The ACK of a failure belongs to the transaction (17.1.1.3)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from gateway.transports.sip.address import BadSyntax, format_host, parse_uri
-from gateway.transports.sip.asking import Asking, Make
+from gateway.transports.sip.asking import Asking, Make, cancel_of
 from gateway.transports.sip.bodies import SDP, why
 from gateway.transports.sip.digest import Credentials
 from gateway.transports.sip.incoming import IncomingSession, begin_incoming
@@ -24,6 +24,7 @@ from gateway.transports.sip.session_events import SessionEvents
 from gateway.transports.sip.session_timer import IntervalTooSmall
 from gateway.transports.sip.timers import Timers
 from gateway.transports.sip.transaction import (
+    ClientTransaction,
     Peer,
     Send,
     ServerTransaction,
@@ -157,6 +158,10 @@ class UserAgent:
             self.count("sip_requests_dropped")
             on_timeout()
             return None
+
+    def cancel(self, invite: ClientTransaction) -> None:
+        """Take back an INVITE that has had a provisional answer. CANCEL is never challenged (22.1)."""
+        self.request(lambda _: (cancel_of(invite.request), invite.peer), None, lambda _: None, lambda: None)
 
     def register(self, session: Session) -> None:
         self.sessions[session.dialog.call_id, session.dialog.local_tag] = session

@@ -196,6 +196,57 @@ def test_provisional_answers_to_an_offer_or_a_refresh_are_waited_through() -> No
     ]
     assert again.cseq[0] > update.cseq[0], "without Session-Expires in the answer it is refreshed all the same"
     phone.say(*request("BYE", tag=tag, seq=2, branch="z9hG4bKz"))
+    phone.after(LONG_S)
+    assert phone.agent.is_clean
+
+
+def ringing_offer(phone: Phone) -> tuple[str, list[Outcome], Request]:
+    """An offer of ours that got a 180, and no more."""
+    tag = up(phone)
+    outcomes: list[Outcome] = []
+    before = len(phone.agent.net.log)
+    phone.agent.calls[0].reoffer(outcomes.append)
+    invite = parse(phone.agent.net.log[before][2])
+    assert isinstance(invite, Request)
+    reply(phone, invite, "180 Ringing")
+    return tag, outcomes, invite
+
+
+def test_an_offer_that_rings_for_ever_is_taken_back_and_the_next_may_be_made(phone: Phone) -> None:
+    _, outcomes, invite = ringing_offer(phone)
+    assert phone.after(31.9) == []
+    reply(phone, invite, "180 Ringing")
+    (cancel,) = phone.after(0.2)
+    assert isinstance(cancel, Request)
+    assert (cancel.method, cancel.cseq, cancel.via.branch) == ("CANCEL", (invite.cseq[0], "CANCEL"), invite.via.branch)
+    reply(phone, cancel, "200 OK")
+    reply(phone, invite, "487 Request Terminated")
+    assert outcomes == [Outcome(487, "Request Terminated")]
+    phone.agent.calls[0].reoffer(outcomes.append)
+    assert phone.agent.net.messages("192.0.2.1")[-2:] == ["ACK", "INVITE"]
+    assert not phone.agent.calls[0].over
+
+
+def test_an_offer_of_which_no_more_is_heard_is_given_up_and_the_call_goes_on(phone: Phone) -> None:
+    _, outcomes, _ = ringing_offer(phone)
+    phone.after(70)
+    assert outcomes == [Outcome(408)]
+    assert phone.agent.ears[0].told == ["established"]
+    phone.agent.calls[0].reoffer(outcomes.append)
+    assert phone.agent.net.messages("192.0.2.1")[-1] == "INVITE"
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_a_call_that_ends_while_an_offer_of_ours_rings_leaves_nothing(phone: Phone, theirs: bool) -> None:
+    tag, outcomes, _ = ringing_offer(phone)
+    if theirs:
+        phone.say(*request("BYE", tag=tag, seq=2, branch="z9hG4bKz"))
+    else:
+        phone.agent.calls[0].hang_up()
+    phone.after(LONG_S)
+    assert outcomes == [Outcome(408)]
+    assert phone.agent.is_clean
+    assert "CANCEL" not in phone.agent.net.messages("192.0.2.1")
 
 
 @pytest.mark.parametrize("update", [True, False])
