@@ -125,7 +125,13 @@ class AudioSocketServer:
         self._next_steps.take(incoming.wire_id)  # of an earlier call of this UUID, whose dialplan did not ask
         task = asyncio.create_task(self._take(connection.make_line(hand_over), incoming), name="audiosocket")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "a call's task failed", "exception": error, "task": task}
+            asyncio.get_running_loop().call_exception_handler(context)
 
     def _hand_over(self, wire_id: str, target: str) -> None:
         """Raises :class:`LineError` where the dialplan of another call might be told, too."""
