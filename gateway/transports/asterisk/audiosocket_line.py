@@ -17,6 +17,7 @@ from engines.api import Pcm16
 from gateway.transports.asterisk import audiosocket_wire as wire
 from gateway.transports.phone.flooding import Flooding
 from gateway.transports.phone.line import Ability, LineError, LineEvents, PlayoutOwner, Quality
+from streaming.audio.fade import falling_silent
 
 FRAME_S = 0.02
 MAX_QUEUED_FRAMES = 4
@@ -53,7 +54,9 @@ class AudioSocketLine:
         self._events: LineEvents | None = None
         self._early: deque[wire.Message] = deque()
         self._rate_known = asyncio.Event()
-        self._speech: deque[bytes] = deque()
+        self._speech: deque[Pcm16] = deque()
+        self._last_sample = 0
+        """Of what was sent."""
         self._silence = b""
         self._tick: asyncio.TimerHandle | None = None
         self._heard_at = self._loop.time()
@@ -179,7 +182,7 @@ class AudioSocketLine:
         if len(self._speech) >= MAX_QUEUED_FRAMES:
             self._count("audiosocket_speech_dropped")
             return
-        self._speech.append(wire.encode_audio(pcm.astype("<i2").tobytes(), self.rate_hz))
+        self._speech.append(pcm)
 
     def mark(self, name: str) -> None:
         """A frame is heard as it is sent."""
@@ -234,7 +237,7 @@ class AudioSocketLine:
         if now - self._heard_at > SILENT_S:
             self.down("media_timeout")
         elif self._blocked_since is None:
-            self._transport.write(self._speech.popleft() if self._speech else self._silence)
+            self._transport.write(self._next_frame())
             self._frames_out += 1
         else:
             self._count("audiosocket_frames_unsent")
@@ -246,6 +249,18 @@ class AudioSocketLine:
                 self._count("audiosocket_slots_missed")
             due += FRAME_S * (1 + missed)
             self._tick = self._loop.call_at(due, self._send_frame, due)
+
+    def _next_frame(self) -> bytes:
+        """Silence, where there is no speech. A voice that was cut falls to it."""
+        last, self._last_sample = self._last_sample, 0
+        if self._speech:
+            pcm = self._speech.popleft()
+            self._last_sample = int(pcm[-1])
+        elif last:
+            pcm = falling_silent(last, self.rate_hz // 50, self.rate_hz)
+        else:
+            return self._silence
+        return wire.encode_audio(pcm.astype("<i2").tobytes(), self.rate_hz)
 
     def _stop(self) -> None:
         self._speech.clear()

@@ -59,10 +59,11 @@ class PhoneLeg:
         self._line.play(pcm)
 
     def clear(self) -> bool:
-        """Where a frame is heard as it is sent, what was cut off fades out in one more."""
+        """Where a frame is heard as it is sent, what was cut off fades out in one more. Not where frames waited: the
+        last one that was heard is known to the line only, which sees to its end."""
         dropped = self._line.clear()
         last, self._last_sample = self._last_sample, 0
-        if not self._cut and last and self._line.owner is PlayoutOwner.OURS and not self.congested:
+        if not dropped and not self._cut and last and self._line.owner is PlayoutOwner.OURS and not self.congested:
             frame = np.zeros(self._frame_samples, np.int16)
             frame[: len(self._fade)] = last * (1.0 - self._fade)
             self._line.play(frame)

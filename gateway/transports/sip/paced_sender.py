@@ -16,12 +16,10 @@ import numpy as np
 from engines.api import Pcm16
 from gateway.transports.rtp.packet import write_rtp
 from gateway.transports.sip.telephone_event import KeyPacket
+from streaming.audio.fade import falling_silent
 
 MAX_QUEUED = 10
 """Frames; the pacer above sends two ahead. What is over is dropped, the oldest first."""
-_FADE_S = 0.005
-_MIN_STEP = 64
-"""A quieter end makes no click."""
 
 
 class Encoding(Protocol):
@@ -148,12 +146,9 @@ class PacedSender:
         return (self._base + self._ticks_before + (number - (self._began or 0)) * self._frame_ticks) & 0xFFFFFFFF
 
     def _fading(self) -> Pcm16:
-        """Silence. A voice that was cut falls to it within 5 ms: at once it would be a click."""
-        frame = np.zeros(self._frame_samples, np.int16)
-        if not self._silent_frames and abs(self._last_sample) >= _MIN_STEP:
-            fade = int(_FADE_S * self._frame_samples * 50)
-            frame[:fade] = self._last_sample * np.linspace(1.0, 0.0, fade, endpoint=False) ** 2
-        return frame
+        """Silence. A voice that was cut falls to it."""
+        last = 0 if self._silent_frames else self._last_sample
+        return falling_silent(last, self._frame_samples, self._frame_samples * 50)
 
     def _press(self, number: int) -> bool:
         assert self._keys is not None

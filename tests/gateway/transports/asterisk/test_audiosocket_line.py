@@ -146,7 +146,10 @@ async def test_more_speech_than_it_may_hold_is_dropped_and_counted() -> None:
         rig.line.play(frame())
     assert rig.counted["audiosocket_speech_dropped"] == 6
     await asyncio.sleep(0.2)
-    assert len(rig.spoken()) == 4
+    spoken = [data for _, data in rig.spoken()]
+    assert len(spoken) == 5
+    assert all(data[3:] == frame().tobytes() for data in spoken[:4])
+    assert not any(spoken[4][3 + 2 * 40 :]), "their end fades"
     await rig.over()
 
 
