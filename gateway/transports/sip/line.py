@@ -107,7 +107,22 @@ class SipLine:
         self._check_up()
         assert self.media is not None
         await self.media.hold(on)
-        said = await _outcome(self.session.reoffer)
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def answered(said: Outcome) -> None:
+            if not answer.done():
+                answer.set_result(said)
+            elif answer.cancelled() and said.ok:
+                self.session.reoffer(_ignore)  # taken back below: the other side still has to hear of it
+
+        self.session.reoffer(answered)
+        try:
+            said = await answer
+        except asyncio.CancelledError:
+            await self.media.hold(not on)
+            if not answer.cancelled():
+                self.session.reoffer(_ignore)  # it was answered at the same moment
+            raise
         if not said.ok:
             await self.media.hold(not on)
             raise LineError("hold_failed", f"the other side refused to be put on hold or back ({said.status})")
@@ -215,6 +230,9 @@ class SipLine:
                 where = f"[{remote.host}]" if ":" in remote.host else remote.host
                 return f"sip:{number}@{where}" + (f":{remote.port}" if remote.port else "")
         raise LineError("bad_target", "the target is neither a number nor a SIP address")
+
+
+def _ignore(said: Outcome) -> None: ...
 
 
 async def _outcome(begin: Callable[[Done], None]) -> Outcome:

@@ -254,15 +254,35 @@ async def test_hold_of_ours_and_its_refusal(rig: Rig) -> None:
     assert rig.media.did == ["hold True", "hold False", "hold True"]
 
 
-async def test_who_stops_waiting_is_not_told(rig: Rig) -> None:
+async def test_a_hold_that_nobody_waits_for_any_more_is_taken_back(rig: Rig) -> None:
+    rig.session.outcome = None
+    answers: list[Callable[[Outcome], None]] = []
+    rig.session.reoffer = answers.append  # type: ignore[method-assign,assignment]
+    for late in (Outcome(488), Outcome(200)):
+        holding = asyncio.create_task(rig.line.hold(True))
+        await asyncio.sleep(0)
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        assert rig.media.did[-2:] == ["hold True", "hold False"]
+        answers[-1](late)
+    assert len(answers) == 3, "who agreed to be held too late is offered to be taken back"
+    answers[-1](Outcome(488))
+    assert len(answers) == 3
+
+
+async def test_a_hold_that_is_answered_as_its_wait_ends_is_taken_back(rig: Rig) -> None:
     rig.session.outcome = None
     answers: list[Callable[[Outcome], None]] = []
     rig.session.reoffer = answers.append  # type: ignore[method-assign,assignment]
     holding = asyncio.create_task(rig.line.hold(True))
     await asyncio.sleep(0)
-    holding.cancel()
-    await asyncio.gather(holding, return_exceptions=True)
     answers[0](Outcome(200))
+    holding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    assert rig.media.did == ["hold True", "hold False"]
+    assert len(answers) == 2
 
 
 async def test_hung_up_here(rig: Rig) -> None:
