@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 BYE_S = 2.0
 """How long a hang-up waits for its answer. The BYE is repeated for longer, but holds nothing up."""
 DEFAULT_RATE_HZ = 8_000
+TWICE_S = 0.5
+"""A key by INFO and the same by RTP within that are one."""
+MAX_TWICE = 16
+"""Keys by INFO whose RTP may still come."""
 
 _CODES = {404: "not_found", 408: "no_answer", 480: "no_answer", 486: "busy", 487: "no_answer", 600: "busy"}
 _CODES |= {403: "forbidden", 405: "not_supported", 501: "not_supported", 603: "declined"}
@@ -33,7 +39,7 @@ class SipLine:
 
     owner = PlayoutOwner.OURS
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self.rate_hz = DEFAULT_RATE_HZ
         self.session: Session
         self.media: RtpMedia | None = None
@@ -48,6 +54,9 @@ class SipLine:
         self._events: LineEvents | None = None
         self._held = False
         self._keys_by_rtp = False
+        self._keys_by_info: deque[tuple[str, float]] = deque(maxlen=MAX_TWICE)
+        """Each, and until when its RTP is no other one."""
+        self._now_s = now_s
 
     def agreed(self) -> None:
         """The media is agreed on, and what the other side can do is known."""
@@ -172,6 +181,7 @@ class SipLine:
     def pressed(self, key: str) -> None:
         """Peers that send each key by INFO as well as by RTP are heard once."""
         if self._events is not None and not self._keys_by_rtp:
+            self._keys_by_info.append((key, self._now_s() + TWICE_S))
             self._events.dtmf(key)
 
     # --- the media's side -----------------------------------------------------------------------------------------
@@ -182,8 +192,17 @@ class SipLine:
 
     def dtmf(self, digit: str) -> None:
         self._keys_by_rtp = True
-        if self._events is not None:
+        if self._events is not None and not self._was_by_info(digit):
             self._events.dtmf(digit)
+
+    def _was_by_info(self, digit: str) -> bool:
+        """Those are from before the first by RTP: from then on INFO is not heard."""
+        now_s = self._now_s()
+        for said in self._keys_by_info:
+            if said[0] == digit and now_s < said[1]:
+                self._keys_by_info.remove(said)
+                return True
+        return False
 
     def suspect(self, silent: bool) -> None: ...
 

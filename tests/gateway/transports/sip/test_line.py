@@ -111,7 +111,8 @@ class FakeCall:
 
 class Rig:
     def __init__(self) -> None:
-        self.line = SipLine()
+        self.now_s = 100.0
+        self.line = SipLine(lambda: self.now_s)
         self.session = FakeSession(self.line)
         self.media = FakeMedia()
         self.call = FakeCall()
@@ -175,6 +176,19 @@ def test_a_key_by_both_ways_is_heard_once(rig: Rig) -> None:
     rig.line.dtmf("2")
     rig.line.pressed("2")
     assert rig.call.told == ["key 1", "key 2"]
+
+
+def test_keys_by_info_whose_rtp_comes_after_are_heard_once(rig: Rig) -> None:
+    for key in "1123":
+        rig.line.pressed(key)
+    rig.now_s += 0.4
+    for key in "112":
+        rig.line.dtmf(key)
+    assert rig.call.told == ["key 1", "key 1", "key 2", "key 3"]
+    rig.line.dtmf("1")
+    rig.now_s += 0.2
+    rig.line.dtmf("3")
+    assert rig.call.told[4:] == ["key 1", "key 3"], "pressed once more"
 
 
 async def test_keys_are_sent_as_rtp_events(rig: Rig) -> None:
