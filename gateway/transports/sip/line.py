@@ -53,6 +53,7 @@ class SipLine:
         """Why it is over, if the far end, or a failure, ended it."""
         self._events: LineEvents | None = None
         self._held = False
+        self._is_established = False
         self._keys_by_rtp = False
         self._keys_by_info: deque[tuple[str, float]] = deque(maxlen=MAX_TWICE)
         """Each, and until when its RTP is no other one."""
@@ -158,6 +159,7 @@ class SipLine:
     # --- the session's side ---------------------------------------------------------------------------------------
 
     def established(self) -> None:
+        self._is_established = True
         if self.media is not None:
             self.media.start()
         self.answered.set()
@@ -180,9 +182,9 @@ class SipLine:
 
     def pressed(self, key: str) -> None:
         """Peers that send each key by INFO as well as by RTP are heard once."""
-        if self._events is not None and not self._keys_by_rtp:
+        if not self._keys_by_rtp:
             self._keys_by_info.append((key, self._now_s() + TWICE_S))
-            self._events.dtmf(key)
+            self._press(key)
 
     # --- the media's side -----------------------------------------------------------------------------------------
 
@@ -192,8 +194,15 @@ class SipLine:
 
     def dtmf(self, digit: str) -> None:
         self._keys_by_rtp = True
-        if self._events is not None and not self._was_by_info(digit):
-            self._events.dtmf(digit)
+        if not self._was_by_info(digit):
+            self._press(digit)
+
+    def _press(self, key: str) -> None:
+        """While the call rings nobody would hear what a key is answered: the greeting comes first."""
+        if not self._is_established:
+            self.session.ua.count("sip_early_keys")
+        elif self._events is not None:
+            self._events.dtmf(key)
 
     def _was_by_info(self, digit: str) -> bool:
         """Those are from before the first by RTP: from then on INFO is not heard."""

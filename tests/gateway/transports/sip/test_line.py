@@ -25,8 +25,17 @@ class FakeDialog:
 
 
 @dataclass
+class FakeAgent:
+    counted: list[str] = field(default_factory=list)
+
+    def count(self, name: str) -> None:
+        self.counted.append(name)
+
+
+@dataclass
 class FakeSession:
     line: SipLine
+    ua: FakeAgent = field(default_factory=FakeAgent)
     outcome: Outcome | None = field(default_factory=lambda: Outcome(200))
     takes_refer: bool = True
     gone_at_once: bool = True
@@ -124,7 +133,11 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Rig:
-    return Rig()
+    """A call that is up."""
+    rig = Rig()
+    rig.line.established()
+    rig.media.did.clear()
+    return rig
 
 
 def test_without_media_there_is_nothing_to_do() -> None:
@@ -328,9 +341,22 @@ def test_media_that_is_lost_ends_the_call_at_both_ends(rig: Rig) -> None:
     assert rig.session.asked == ["hang up media_timeout"]
 
 
-def test_established_wakes_who_waits_and_starts_the_media(rig: Rig) -> None:
+def test_keys_are_not_heard_while_it_rings() -> None:
+    rig = Rig()
+    rig.line.dtmf("1")
+    rig.line.pressed("2")
+    rig.line.dtmf("3")
+    assert rig.session.ua.counted == ["sip_early_keys"] * 2
+    assert rig.call.told == []
     rig.line.established()
-    assert rig.media.did == ["start"]
+    rig.line.dtmf("4")
+    assert rig.call.told == ["key 4"]
+
+
+def test_established_wakes_who_waits_and_starts_the_media() -> None:
+    rig = Rig()
+    assert not rig.line.answered.is_set()
+    rig.line.established()
     assert rig.media.did == ["start"]
     assert rig.line.answered.is_set()
     assert not rig.line.over.is_set()
