@@ -23,8 +23,8 @@ from gateway.transports.carriers.twilio import TwilioDialect
 from gateway.transports.carriers.vonage import VonageDialect
 from gateway.transports.phone.line import LineError
 from gateway.transports.phone.phone_call import CONTROL_S
-from tests.gateway.transports.carriers import test_plivo_call, test_twilio_call
 from streaming.effects import SendDtmf
+from tests.gateway.transports.carriers import test_plivo_call, test_twilio_call
 from tests.virtual_time import virtual
 
 FRAME = np.zeros(160, np.int16)
