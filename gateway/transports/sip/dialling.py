@@ -63,9 +63,10 @@ async def dial(server: SipServer, admission: Admission, to: str, *, caller: str,
         credentials=credentials_of(trunk),
     )
     line.session = session
-    with server.counted(peer.host):
-        try:
+    try:
+        with server.counted(peer.host):
             await _until_answered(session, line, ring_s)
+        with server.counted(server.address_of(peer)):  # over TLS the host is a name: its connection has to be kept
             line.agreed()
             incoming = Incoming(
                 "sip",
@@ -78,9 +79,9 @@ async def dial(server: SipServer, admission: Admission, to: str, *, caller: str,
             call = PhoneCall(server.gateway, admission, incoming, line)
             line.connect(call)
             await call.run()
-        finally:
-            session.hang_up()
-            await line.free()
+    finally:
+        session.hang_up()
+        await line.free()
 
 
 async def _until_answered(session: OutgoingSession, line: OutgoingLine, ring_s: float) -> None:

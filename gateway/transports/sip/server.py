@@ -141,6 +141,10 @@ class SipServer:
             if not self._by_source[host]:
                 del self._by_source[host]
 
+    def address_of(self, peer: Peer) -> str:
+        """As its messages come from it (:meth:`.sockets.Sockets.address_of`)."""
+        return self._sockets.address_of(peer)
+
     def calls_of(self, host: str) -> int:
         return self._by_source[host]
 

@@ -222,6 +222,11 @@ class Sockets:
                 lambda peer: peer.flow == connection.flow or (key is not None and _reached_by(peer) == key)
             )
 
+    def address_of(self, peer: Peer) -> str:
+        """Where a peer that we call by its name was found, once we are connected to it."""
+        connection = self._opened.get(_reached_by(peer))
+        return connection.peer.host if isinstance(connection, Connection) else peer.host
+
     def next_flow(self) -> int:
         return next(self._flows)
 

@@ -26,6 +26,7 @@ from gateway.agent_settings import AgentSettings
 from gateway.outbound import DialFailed
 from gateway.settings import ConfigurationError, Settings
 from gateway.sip_settings import SipSettings
+from gateway.transports.sip import dialling
 from gateway.transports.sip.dialling import OutgoingLine, _until_answered
 from gateway.transports.sip.incoming import IncomingSession
 from gateway.transports.sip.media import RtpMedia
@@ -393,6 +394,21 @@ async def test_a_call_that_we_place() -> None:
         caller.incoming[0].session.hang_up()
         await dialling
         assert record.cause == "caller_hung_up"
+
+
+async def test_a_call_to_a_name_counts_for_the_address_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def as_over_tls(host: str, port: int) -> str:
+        return host
+
+    monkeypatch.setattr(dialling, "resolve", as_over_tls)
+    async with taking_calls() as (here, server), phone(on_invite=answers) as caller:
+        await caller.sockets.listen_stream(HOST, caller.port)
+        placing = asyncio.create_task(dialled(here, server, f"sip:bob@localhost:{caller.port};transport=tcp"))
+        await eventually(here.gateway.switchboard.calls)
+        await eventually(lambda: here.gateway.switchboard.calls()[0].state == "answered")
+        assert (server.calls_of(HOST), server.calls_of("localhost")) == (1, 0), "else it is cut while nobody signals"
+        caller.incoming[0].session.hang_up()
+        await placing
 
 
 async def test_a_call_that_we_place_and_that_is_hung_up_as_it_is_answered() -> None:

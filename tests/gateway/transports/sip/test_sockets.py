@@ -142,6 +142,17 @@ async def test_one_connection_serves_all_messages_to_a_place_and_their_answers()
         await eventually(lambda: above.received)
 
 
+async def test_a_peer_that_is_called_by_its_name_has_the_address_of_its_connection() -> None:
+    async with opened() as (one, _), opened() as (two, theirs):
+        to = Peer("tcp", "localhost", two.ports["tcp"])
+        assert one.address_of(to) == "localhost"
+        one.send(MESSAGE, to)
+        assert one.address_of(to) == "localhost"
+        await eventually(lambda: theirs.received)
+        assert one.address_of(to) == HOST
+        assert one.address_of(Peer("udp", HOST, 5060)) == HOST
+
+
 async def test_a_connection_that_is_gone_is_opened_anew_to_where_the_peer_listens() -> None:
     async with opened() as (one, _), opened() as (two, theirs):
         gone = Peer("tcp", HOST, 1, flow=999, otherwise=(HOST, two.ports["tcp"]))
