@@ -59,6 +59,10 @@ class SourceGuard:
         """Calls from these addresses are those of a trunk that we are registered with."""
         self._trunks[trunk] = frozenset(hosts)
 
+    def trunk_of(self, host: str) -> str | None:
+        """The trunk that calls from there, of those that we are registered with."""
+        return next((trunk for trunk, hosts in self._trunks.items() if host in hosts), None)
+
     def takes(self, host: str, size: int = 0) -> bool:
         """Whether one more message of this source is looked at. To read a long one takes as long as to read several."""
         source, surplus = source_of(host), size // MESSAGE_BYTES
@@ -70,9 +74,7 @@ class SourceGuard:
 
     def is_allowed(self, host: str) -> bool:
         """Whether it needs no password because of its address."""
-        if any(host in hosts for hosts in self._trunks.values()):
-            return True
-        return host in self._allow
+        return self.trunk_of(host) is not None or host in self._allow
 
     def answers(self, host: str) -> bool:
         """Whether it is told anything. Where a password helps, everybody is asked for it."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from engines.api import Pcm16
 from gateway.transports.phone.line import Ability, LineError, LineEvents, PlayoutOwner, Quality
-from gateway.transports.sip.address import BadSyntax, parse_uri
+from gateway.transports.sip.address import BadSyntax, format_host, parse_uri
 from gateway.transports.sip.asking import Done, Outcome
 from gateway.transports.sip.telephone_event import MAX_DIGITS
 from streaming.audio.keypad_tones import KEYS
@@ -51,6 +51,8 @@ class SipLine:
         """Nothing is left of its signalling."""
         self.cause: str | None = None
         """Why it is over, if the far end, or a failure, ended it."""
+        self.trunk_domain: str | None = None
+        """Of the trunk that the call came by."""
         self._events: LineEvents | None = None
         self._held = False
         self._is_established = False
@@ -247,17 +249,24 @@ class SipLine:
                 raise LineError("not_supported", f"The other side takes no keys ({said.status}).")
 
     def _uri_of(self, target: str) -> str:
-        """A number goes to where the caller came from: whoever connected it can connect others."""
+        """A number goes to where the call came from: whoever connected it can connect others."""
         try:
             if parse_uri(target).scheme in {"sip", "sips", "tel"}:
                 return target
         except BadSyntax:
             if _NUMBER.fullmatch(target):
                 number = re.sub(r"[\-.() ]", "", target).replace("#", "%23")
-                remote = self.session.dialog.remote_uri
-                where = f"[{remote.host}]" if ":" in remote.host else remote.host
-                return f"sip:{number}@{where}" + (f":{remote.port}" if remote.port else "")
+                return f"sip:{number}@{self.trunk_domain or self._caller_s_place()}"
         raise LineError("bad_target", "the target is neither a number nor a SIP address")
+
+    def _caller_s_place(self) -> str:
+        """The host of its address; one that withholds its number has none (``anonymous.invalid``, RFC 3323): then that
+        of its Contact."""
+        dialog = self.session.dialog
+        uri = dialog.remote_uri
+        if uri.host.lower().endswith(".invalid"):
+            uri = parse_uri(dialog.target)
+        return format_host(uri.host) + (f":{uri.port}" if uri.port else "")
 
 
 def _ignore(said: Outcome) -> None: ...

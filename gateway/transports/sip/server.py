@@ -158,6 +158,7 @@ class SipServer:
     def invited(self, session: IncomingSession) -> SessionEvents:
         line = SipLine()
         line.session = session
+        line.trunk_domain = self._trunk_domain(session.caller.host)
         self.start(self.answering.answer(session, line), "sip call")
         return line
 
@@ -215,6 +216,13 @@ class SipServer:
         except OSError as error:
             problem = f"sip.port: cannot listen on {host}:{wanted}: {error.strerror or error}"
             raise ConfigurationError("cannot_listen", problem) from None
+
+    def _trunk_domain(self, host: str) -> str | None:
+        """Of the trunk that a call from there came by."""
+        trunks = self.settings.trunks
+        known = trunks.get(self.guard.trunk_of(host) or "")
+        found = known or next((trunk for trunk in trunks.values() if trunk.host_port[0] == host), None)
+        return found.our_domain if found is not None else None
 
     def _register(self) -> None:
         for name, trunk in self.settings.trunks.items():

@@ -22,6 +22,7 @@ FRAME = np.zeros(160, np.int16)
 @dataclass
 class FakeDialog:
     remote_uri: Uri = field(default_factory=lambda: Uri("sip", "caller", "192.0.2.9", 5070))
+    target: str = "sip:192.0.2.7:5080;transport=tcp"
 
 
 @dataclass
@@ -243,6 +244,19 @@ async def test_transfer_goes_to_the_caller_s_own_domain(rig: Rig) -> None:
     rig.session.dialog.remote_uri = Uri("sip", "x", "2001:db8::1")
     await rig.line.transfer("200")
     assert rig.session.asked == ["refer sip:200@[2001:db8::1]"]
+
+
+async def test_a_number_goes_to_where_the_call_came_from_whatever_the_caller_hides(rig: Rig) -> None:
+    rig.session.dialog.remote_uri = Uri("sip", "anonymous", "Anonymous.Invalid")
+    await rig.line.transfer("200")
+    rig.line.trunk_domain = "trunk.example.com"
+    await rig.line.transfer("200")
+    await rig.line.transfer("sip:sales@example.com")
+    assert rig.session.asked == [
+        "refer sip:200@192.0.2.7:5080",
+        "refer sip:200@trunk.example.com",
+        "refer sip:sales@example.com",
+    ]
 
 
 @pytest.mark.parametrize("target", ["mailto:x@y", "sales", "sip:a b", "sip:", ""])

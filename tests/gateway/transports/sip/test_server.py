@@ -25,10 +25,11 @@ from cryptography.x509.oid import NameOID
 from gateway.agent_settings import AgentSettings
 from gateway.outbound import DialFailed
 from gateway.settings import ConfigurationError, Settings
-from gateway.sip_settings import SipSettings
+from gateway.sip_settings import SipSettings, TrunkSettings
 from gateway.transports.sip import dialling
 from gateway.transports.sip.dialling import OutgoingLine, _until_answered
 from gateway.transports.sip.incoming import IncomingSession
+from gateway.transports.sip.line import SipLine
 from gateway.transports.sip.media import RtpMedia
 from gateway.transports.sip.message import Headers, Request
 from gateway.transports.sip.server import SipServer
@@ -91,6 +92,27 @@ async def test_a_call_from_either_side() -> None:
         found.hang_up("agent_hung_up")
         await call.until("hung up")
         assert call.told[-2:] == ["hung up: caller_hung_up", "closed"]
+
+
+@pytest.mark.parametrize("at", [HOST, "trunk.invalid"])
+async def test_a_line_knows_the_trunk_that_its_call_came_by(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trunks = {"main": TrunkSettings(server=at, user="desk", domain="example.com", register=False)}
+    async with taking_calls(trunks=trunks) as (_, server), phone() as caller:
+        told: list[Any] = []
+        invited = server.invited
+
+        def hears(session: IncomingSession) -> SipLine:
+            told.append(invited(session))
+            return told[-1]
+
+        monkeypatch.setattr(server, "invited", hears)
+        for domain in (None if at != HOST else "example.com", "example.com"):
+            call = caller.call(server.ports["udp"])
+            await call.until("established")
+            assert told[-1].trunk_domain == domain
+            call.session.hang_up()
+            await call.until("closed")
+            server.guard.trust("main", [HOST])  # as if we were registered
 
 
 async def test_hold_is_told_to_the_call_and_taken_back() -> None:
