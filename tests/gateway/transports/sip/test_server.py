@@ -33,6 +33,7 @@ from gateway.transports.sip.line import SipLine
 from gateway.transports.sip.media import RtpMedia
 from gateway.transports.sip.message import Headers, Request
 from gateway.transports.sip.server import SipServer
+from gateway.transports.sip.session_events import SessionEvents
 from gateway.transports.sip.transaction import Peer
 from tests.gateway.transports.sip.caller import HOST, Caller, Placed, answers
 from tests.gateway.transports.sip.sip_rig import request
@@ -98,12 +99,14 @@ async def test_a_call_from_either_side() -> None:
 async def test_a_line_knows_the_trunk_that_its_call_came_by(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trunks = {"main": TrunkSettings(server=at, user="desk", domain="example.com", register=False)}
     async with taking_calls(trunks=trunks) as (_, server), phone() as caller:
-        told: list[Any] = []
+        told: list[SipLine] = []
         invited = server.invited
 
-        def hears(session: IncomingSession) -> SipLine:
-            told.append(invited(session))
-            return told[-1]
+        def hears(session: IncomingSession) -> SessionEvents:
+            line = invited(session)
+            assert isinstance(line, SipLine)
+            told.append(line)
+            return line
 
         monkeypatch.setattr(server, "invited", hears)
         for domain in (None if at != HOST else "example.com", "example.com"):
@@ -427,7 +430,8 @@ async def test_a_call_to_a_name_counts_for_the_address_of_its_connection(monkeyp
         await caller.sockets.listen_stream(HOST, caller.port)
         placing = asyncio.create_task(dialled(here, server, f"sip:bob@localhost:{caller.port};transport=tcp"))
         await eventually(here.gateway.switchboard.calls)
-        await eventually(lambda: here.gateway.switchboard.calls()[0].state == "answered")
+        (record,) = here.gateway.switchboard.calls()
+        await eventually(lambda: record.state == "answered")
         assert (server.calls_of(HOST), server.calls_of("localhost")) == (1, 0), "else it is cut while nobody signals"
         caller.incoming[0].session.hang_up()
         await placing
