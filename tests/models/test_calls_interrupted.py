@@ -9,7 +9,7 @@ import pytest
 
 from gateway.settings import AgentSettings
 from loadtest.script import Patience
-from streaming import answering, turns
+from streaming import holding, turns
 from tests.models.heard import was_heard
 from tests.models.live import LiveGateway, dial, live_gateway, ring
 from tests.models.speech import say
@@ -79,7 +79,7 @@ async def test_a_murmur_over_a_reply_lets_it_go_on(
 ) -> None:
     # The words decide, however long a busy machine takes for them.
     monkeypatch.setattr(turns, "HOLD_MS", 20_000)
-    monkeypatch.setattr(answering, "HOLD_MS", 20_000)
+    monkeypatch.setattr(holding, "HOLD_MS", 20_000)
     async with dial(gateway, agent="stories") as caller:
         await caller.speak(say(STORY))
         await caller.until("response.output_audio.delta", 60)

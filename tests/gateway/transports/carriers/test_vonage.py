@@ -71,9 +71,6 @@ def test_a_signed_webhook_is_taken_once() -> None:
     ("changes", "code"),
     [
         ({"secret": "another-secret-that-is-as-long-as-it"}, "signature_invalid"),
-        ({"iat": int(time.time()) - 600}, "signature_expired"),
-        ({"iat": int(time.time()) + 600}, "signature_expired"),
-        ({"exp": int(time.time()) - 1}, "signature_expired"),
         ({"iat": None}, "signature_invalid"),
         ({"jti": None}, "signature_invalid"),
         ({"iat": "soon"}, "signature_invalid"),
@@ -85,6 +82,11 @@ def test_a_signed_webhook_is_taken_once() -> None:
 )
 def test_another_token_is_refused(changes: dict[str, Any], code: str) -> None:
     assert refusal(vonage(), signed(BODY, **changes)) == code
+
+
+@pytest.mark.parametrize(("claim", "ahead_s"), [("iat", -600), ("iat", 600), ("exp", -1)])
+def test_a_token_of_another_time_is_refused(claim: str, ahead_s: int) -> None:
+    assert refusal(vonage(), signed(BODY, **{claim: int(time.time()) + ahead_s})) == "signature_expired"
 
 
 def test_a_token_that_is_none_is_refused() -> None:
