@@ -39,7 +39,9 @@ def add_dial_command(app: typer.Typer) -> None:
         request = {name: value for name, value in request.items() if value is not None}
         from gateway.outbound_client import DialError, Dialling, gateway_client
 
-        say = lambda line: typer.echo(line, err=as_json)  # noqa: E731
+        def say(line: str) -> None:
+            typer.echo(line, err=as_json)
+
         try:
             with gateway_client(url, key) as client:
                 call, exit_code = _run(Dialling(client, say), request, detach=detach)

@@ -180,7 +180,7 @@ class SileroVad:
                 self._work.wait()
             soon = self._calls > MANY_CALLS and len(self._ready) < GATHERED
         if soon:
-            time.sleep(GATHER_S)  # without a word from those who come meanwhile
+            time.sleep(GATHER_S)  # in the thread that scores, and no other: whoever comes meanwhile need not wake it
         with self._work:
             if self._closing:
                 return None

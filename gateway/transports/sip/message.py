@@ -7,6 +7,7 @@ not UTF-8 (``surrogateescape``), so that what is echoed is echoed to the bit.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -121,12 +122,12 @@ class Headers:
 
 
 @dataclass(slots=True)
-class _Message:
+class _Message(ABC):
     headers: Headers = field(default_factory=Headers)
     body: bytes = b""
 
-    def first_line(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def first_line(self) -> str: ...
 
     def encode(self) -> bytes:
         lines = [self.first_line()]
@@ -276,8 +277,8 @@ def _check(message: Request | Response) -> None:
         raise Malformed("too many via", 483)
     for via in vias:
         parse_via(via)
-    if not message.from_.uri.scheme or not message.to.uri.scheme:
-        raise Malformed("address")  # pragma: no cover (an address without a scheme does not parse)
+    for name in ("from", "to"):
+        parse_address(headers.get(name))
     _, method = message.cseq
     if isinstance(message, Request):
         if method != message.method:

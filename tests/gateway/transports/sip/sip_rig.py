@@ -284,3 +284,20 @@ def only_response(said: list[Request | Response]) -> Response:
 
 def statuses(said: list[Request | Response]) -> list[int | str]:
     return [message.status if isinstance(message, Response) else message.method for message in said]
+
+
+def up(phone: Phone, *extra: str, body: str = "offer 1") -> str:
+    """A call that was answered and acknowledged: our tag."""
+    phone.agent.on_invite = answers
+    said = phone.say(*request("INVITE", *extra, *([SDP] if body else [])), body=body)
+    response = said[-1]
+    assert isinstance(response, Response)
+    assert response.status == 200, statuses(said)
+    tag = response.to.tag
+    assert phone.say(*request("ACK", tag=tag, branch="z9hG4bKb"), body="") == []
+    return tag
+
+
+def reply(phone: Phone, sent: Request, status: str) -> None:
+    kept = [f"{name}: {sent.headers.get(name)}" for name in ("via", "from", "to", "call-id", "cseq")]
+    phone.say(f"SIP/2.0 {status}", *kept)
