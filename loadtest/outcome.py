@@ -1,0 +1,99 @@
+"""What became of one call of a load test: all that the report knows of it. Sent from the generators' processes as JSON.
+
+Times named ``_s`` are seconds of the run's own clock (0: its first moment); those named ``_ms`` are of the recording,
+as a person would have heard it behind the wire's model of a playout buffer.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Fate(enum.StrEnum):
+    """What happened to an offered call; the values are part of the JSON document."""
+
+    COMPLETED = "completed"
+    """It was up until its script was over, or the agent said goodbye as the script wants it."""
+    REFUSED = "refused"
+    """Said no at once, in its wire's words (1013, 429, 486, 503)."""
+    FAILED = "failed"
+    """Never came about, and nobody said no: a timeout, an error, another status."""
+    DROPPED = "dropped"
+    """Was up, and ended by the server or the network before its script was over."""
+    ABANDONED = "abandoned"
+    """Cut short by the load test itself: Ctrl-C, the end of the run."""
+    LEFT = "left"
+    """The caller left without a word, as its script wants it (``vanish``)."""
+
+
+class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing the caller did, and what came of it. None: there was nothing to measure."""
+
+    kind: str
+    """``say``, ``press``, ``interrupt`` or ``backchannel``."""
+    at_s: float
+    """When the caller began, in the run."""
+    in_call_ms: float
+    """The same in the recording."""
+    text: str | None = None
+    code: str | None = None
+    """The code word that was said (:mod:`streaming.audio.code_words`)."""
+    heard_codes: tuple[str, ...] = ()
+    """Those the agent said before the caller's next turn."""
+    answer_expected: bool = True
+    voice_to_voice_ms: float | None = None
+    """Last voiced sample of the caller to first voiced sample of the agent's answer."""
+    stop_ms: float | None = None
+    """Interruptions and backchannels: onset of the caller's voice to the agent's last voiced sample before 200 ms of
+    silence. Of a backchannel it should be None."""
+    talked_on_ms: float | None = None
+    """Interruptions: what the agent said after its first silence of 200 ms that belongs to the reply that was cut."""
+    late_frames: int = 0
+
+
+class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One offered call."""
+
+    number: int
+    transport: str
+    fate: Fate
+    offered_s: float
+    answered_s: float | None = None
+    ended_s: float
+    setup_ms: float | None = None
+    """Until it was up, or refused."""
+    end_cause: str
+    """Of :class:`loadtest.call.EndCause`."""
+    problem: str | None = None
+    call_id: str | None = None
+    turns: tuple[TurnOutcome, ...] = ()
+    false_stops: int = 0
+    """The agent broke off in a sentence though nobody interrupted it: noise, echo, a backchannel."""
+    frames_due: int = 0
+    """Slots of 20 ms in which the agent should have been heard: heard ones and late ones."""
+    frames_late: int = 0
+    frames_lost: int = 0
+    """RTP: not there at their time, and concealed."""
+    underruns: int = 0
+    """How often the buffer ran dry in speech; each is one or more late frames."""
+    gaps: int = 0
+    """Times that nothing came for more than 60 ms though more of the same speech was to come and nothing was queued."""
+    longest_gap_ms: float = 0.0
+    mos: float | None = None
+    """Estimated (G.107), not an opinion of people."""
+    foreign_codes: tuple[str, ...] = ()
+    """Code words of other callers that this one heard: the worst that can happen."""
+    damaged_codes: int = 0
+    """Sounds of a code word that is none: samples were lost or mixed."""
+    caller_lag_ms: float = 0.0
+    """Worst lateness of the load test's own ticker in this call."""
+    faults: tuple[str, ...] = ()
+    """Why the call is not good, in words of the documented list; empty: it is good."""
+    recording: str | None = None
+    """A WAV beside the report's data (caller left, agent right), kept of the worst calls only."""
+
+    @property
+    def good(self) -> bool:
+        return not self.faults
