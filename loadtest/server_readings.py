@@ -1,0 +1,229 @@
+"""What the server under test tells of itself while callers are on it: ``/metrics`` once a second, and its records of
+single calls.
+
+A server that has none is tested all the same; what it does not tell is null. Only names are known here that Prometheus
+clients agree on (``process_*``) or that are documented in ``docs/operations.md``.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlsplit
+
+import httpx
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadtest.address import CallAddress, bearer
+from loadtest.call import Transport
+from loadtest.readings import ServerReading
+from loadtest.run_report import StageTimes
+
+READ_EVERY_S = 1.0
+MAX_READINGS = 4_000
+"""More than one a second of the longest run that is looked at second by second; beyond it every other one is left out,
+again and again."""
+MAX_BODY_BYTES = 8 * 1024 * 1024
+
+_TIMEOUT_S = 5.0
+_GAUGES = {
+    "cpu_s": "process_cpu_seconds_total",
+    "rss_bytes": "process_resident_memory_bytes",
+    "threads": "process_threads",
+    "fds": "process_open_fds",
+    "tasks": "process_asyncio_tasks",
+    "calls_live": "offhook_calls_live",
+    "calls_refused": "offhook_calls_refused_total",
+    "send_late_frames": "offhook_send_late_frames_total",
+}
+_LAG = "offhook_loop_lag_seconds"
+_UTILISATION = "offhook_lane_utilisation"
+_QUEUE_AGE = "offhook_lane_queue_age_seconds"
+_STAGES = "offhook_turn_stage_seconds"
+_SEND_LATE = "offhook_send_late_seconds"
+_INFO = "offhook_info"
+_WANTED = (*_GAUGES.values(), _LAG, _UTILISATION, _QUEUE_AGE, f"{_STAGES}_bucket", f"{_SEND_LATE}_bucket", _INFO)
+
+Buckets = dict[float, float]
+"""A Prometheus histogram: upper bound in seconds to how many were no longer, ``inf`` included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """What one reading says. ``values`` are sums over labels, by the fields of :class:`ServerReading`."""
+
+    values: Mapping[str, float]
+    info: Mapping[str, str] = field(default_factory=dict)
+    stages: Mapping[str, Buckets] = field(default_factory=dict)
+    send_late: Buckets = field(default_factory=dict)
+
+
+def read_exposition(text: str) -> Exposition:
+    """Takes what it knows from a Prometheus exposition and leaves the rest. Raises :class:`ValueError`."""
+    wanted = "\n".join(line for line in text.splitlines() if line.startswith(_WANTED)) + "\n"
+    values: dict[str, float] = {}
+    info: dict[str, str] = {}
+    stages: dict[str, Buckets] = {}
+    send_late: Buckets = {}
+    fields = {name: known for known, name in _GAUGES.items()}
+    for family in text_string_to_metric_families(wanted):
+        for sample in family.samples:
+            name, labels, value = sample.name, sample.labels, float(sample.value)
+            if name in fields:
+                values[fields[name]] = values.get(fields[name], 0.0) + value
+            elif name == _LAG:
+                values["loop_lag_ms"] = value * 1000
+            elif name == _UTILISATION:
+                values["utilisation"] = max(values.get("utilisation", 0.0), value)
+            elif name == _QUEUE_AGE:
+                values["queue_age_ms"] = max(values.get("queue_age_ms", 0.0), value * 1000)
+            elif name == _INFO:
+                info = dict(labels)
+            elif "le" in labels:
+                buckets = (
+                    send_late if name == f"{_SEND_LATE}_bucket" else stages.setdefault(labels.get("stage", ""), {})
+                )
+                bound = float(labels["le"])
+                buckets[bound] = buckets.get(bound, 0.0) + value
+    return Exposition(values, info, stages, send_late)
+
+
+def since(before: Buckets, now: Buckets) -> Buckets:
+    """What came into a histogram between two readings; all of ``now`` where the server was started anew."""
+    grown = {bound: count - before.get(bound, 0.0) for bound, count in now.items()}
+    return grown if all(count >= 0 for count in grown.values()) else dict(now)
+
+
+def metrics_url(address: CallAddress) -> str | None:
+    """Where a server that is called so would have its metrics; None of those that are called without HTTP."""
+    if address.transport in (Transport.SIP, Transport.AUDIOSOCKET):
+        return None
+    return address.beside("/metrics")
+
+
+class ServerWatch:
+    """Reads one server. ``clock`` is the run's own (seconds, 0 at its start); close it with :meth:`aclose`."""
+
+    def __init__(self, url: str | None, key: str | None, clock: Callable[[], float]) -> None:
+        self.url = url
+        self.readings: list[ServerReading] = []
+        self.failed = 0
+        """Readings that did not come about, of a server that was read before."""
+        self.first: Exposition | None = None
+        self.last: Exposition | None = None
+        self._clock = clock
+        self._thinning = 1
+        self._read = 0
+        self._base = url.removesuffix("/metrics") if url is not None and url.endswith("/metrics") else None
+        headers = {"Authorization": bearer(key)} if key else {}
+        local = url is not None and (urlsplit(url).hostname or "") in ("127.0.0.1", "::1", "localhost")
+        self._http = httpx.AsyncClient(
+            timeout=_TIMEOUT_S, trust_env=not local, verify=ssl.create_default_context(), headers=headers
+        )
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def read(self, *, keep: bool = True) -> ServerReading | None:
+        """One reading, kept for the report; None where there is nothing to read."""
+        if self.url is None:
+            return None
+        try:
+            exposition = read_exposition((await self._get(self.url)).decode())
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+            if self.first is not None:
+                self.failed += 1
+            return None
+        if not exposition.values and not exposition.info:
+            return None  # a page of something else
+        self.first, self.last = self.first or exposition, exposition
+        reading = self._reading(exposition)
+        if keep:
+            self._keep(reading)
+        return reading
+
+    async def stages_of(self, call_id: str) -> tuple[StageTimes, ...]:
+        """The server's own record of a call, where it keeps one: the stages of each answer. Empty where it does not."""
+        if self._base is None:
+            return ()
+        try:
+            record = await self._record(call_id)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+            return ()
+        return tuple(turn for turn in record.turns if turn != StageTimes())
+
+    @property
+    def info(self) -> dict[str, str]:
+        return dict(self.last.info) if self.last is not None else {}
+
+    def stages(self) -> dict[str, Buckets]:
+        """What came into the histograms of stages between the first reading and the last."""
+        if self.first is None or self.last is None:
+            return {}
+        return {name: since(self.first.stages.get(name, {}), now) for name, now in self.last.stages.items()}
+
+    def send_late(self) -> Buckets:
+        """The same of how late frames were sent."""
+        if self.first is None or self.last is None:
+            return {}
+        return since(self.first.send_late, self.last.send_late)
+
+    def _reading(self, exposition: Exposition) -> ServerReading:
+        at_s, values = self._clock(), exposition.values
+        before = self.readings[-1] if self.readings else None
+        cores = None
+        if before is not None and before.cpu_s is not None and "cpu_s" in values and at_s > before.at_s:
+            cores = max(0.0, (values["cpu_s"] - before.cpu_s) / (at_s - before.at_s))
+        return ServerReading(at_s=at_s, cpu_cores=cores, **values)
+
+    def _keep(self, reading: ServerReading) -> None:
+        self._read += 1
+        if self._read % self._thinning == 0:
+            self.readings.append(reading)
+        if len(self.readings) > MAX_READINGS:
+            self.readings = self.readings[::2]
+            self._thinning *= 2
+
+    async def _record(self, call_id: str) -> _Record:
+        assert self._base is not None
+        try:
+            body = await self._get(f"{self._base}/v1/calls/{quote(call_id, safe='')}")
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
+            # A phone's wire has an id of its own.
+            listed = msgspec.json.decode(await self._get(f"{self._base}/v1/calls?limit=100"), type=_Calls)
+            found = _first(row.id for row in listed.data if row.wire_id == call_id)
+            if found is None:
+                raise
+            body = await self._get(f"{self._base}/v1/calls/{quote(found, safe='')}")
+        return msgspec.json.decode(body, type=_Record)
+
+    async def _get(self, url: str) -> bytes:
+        async with self._http.stream("GET", url) as response:
+            response.raise_for_status()
+            body = bytearray()
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    raise ValueError("the page is too long")
+            return bytes(body)
+
+
+class _Record(msgspec.Struct, frozen=True):
+    turns: list[StageTimes] = []
+
+
+class _Row(msgspec.Struct, frozen=True):
+    id: str
+    wire_id: str | None = None
+
+
+class _Calls(msgspec.Struct, frozen=True):
+    data: list[_Row] = []
+
+
+def _first(ids: Iterable[str]) -> str | None:
+    return next(iter(ids), None)
