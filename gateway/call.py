@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import structlog
 
@@ -359,9 +360,14 @@ class Call:
             self._timer = None
 
     def _record_turn(self, effect: fx.RecordTurn) -> None:
-        self._metrics.turn(effect.times, self._record.turn(effect.times))
+        times = msgspec.structs.replace(
+            effect.times,
+            at_ms=(effect.since - self._started) * 1000,
+            ended_ms=(self._loop.time() - effect.since) * 1000,
+        )
+        self._metrics.turn(times, self._record.turn(times))
         self._filing.newest()
-        self._leg.notify(TurnRecorded(effect.times))
+        self._leg.notify(TurnRecorded(times))
 
     def _end(self, effect: fx.EndCall) -> None:
         self._cancel_timer(fx.CancelTimer())

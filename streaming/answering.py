@@ -10,7 +10,7 @@ import msgspec
 from streaming.call_control import CallControl
 from streaming.config import BargeIn, ResponseOptions, SessionConfig
 from streaming.conversation import Conversation, Item
-from streaming.effects import CancelEpoch, Count, Effect, Notify, Promote, RecordTurn
+from streaming.effects import CancelEpoch, Count, Effect, Notify, Promote
 from streaming.engine_deadlines import EngineDeadlines
 from streaming.events import (
     AudioQueued,
@@ -93,7 +93,7 @@ class Answering:
             messages = _prompt(reply.config, options.input_text)
         self._go_live(reply)
         if utterance is not None:
-            reply.stopwatch.turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+            reply.stopwatch.turn(utterance)
         reply.generate(messages, now, speculative=False)
 
     def say(self, text: str, now: float, *, apology: bool = False, ends_call: str | None = None) -> None:
@@ -130,7 +130,7 @@ class Answering:
         self._begin_round(utterance)
         self._emit(Count("speculation_promoted"))
         self._emit(Promote(promoted.epoch))
-        promoted.stopwatch.turn(decision_at=utterance.decided_at, final_at=utterance.final_at)
+        promoted.stopwatch.turn(utterance)
         self._go_live(promoted)
         promoted.synthesize_next(now)
 
@@ -319,7 +319,7 @@ class Answering:
             self._emit(CancelEpoch(reply.epoch))
         self.playback.clear()
         if self.reply is not None:
-            self._emit(RecordTurn(self.reply.stopwatch.record(reply.usage)))
+            self._emit(self.reply.stopwatch.record(self.reply.usage, self.reply.failure))
         self._speculation.forget()
         self.reply = self.playback.tail = self.holding.since = None
 
@@ -354,7 +354,7 @@ class Answering:
     def _end(self, reply: Reply, status: Status, reason: Reason | None, item: Item, now: float) -> None:
         self.change(item)
         reply.finish(status, reason, item)
-        self._emit(RecordTurn(reply.stopwatch.record(reply.usage)))
+        self._emit(reply.stopwatch.record(reply.usage, reply.failure))
         self.past.append(reply)
         self.reply = self.holding.since = None
         self.idle_since = now

@@ -79,9 +79,10 @@ class CancelTimer(msgspec.Struct, frozen=True):
 
 
 class RecordTurn(msgspec.Struct, frozen=True):
-    """The latency record of one turn."""
+    """The latency record of one turn. ``since`` is the time that it counts from, on the session's clock."""
 
     times: TurnTimes
+    since: float
 
 
 class Count(msgspec.Struct, frozen=True):

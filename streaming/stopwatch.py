@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from streaming.effects import RecordTurn
 from streaming.jobs import Usage
+from streaming.listening import Utterance
 from streaming.turn_times import TurnTimes
 
 
@@ -28,18 +30,25 @@ class Stopwatch:
         if self._times.cut_to_silence_ms is None:
             self._times = msgspec.structs.replace(self._times, cut_to_silence_ms=(now - onset_at) * 1000)
 
-    def turn(self, *, decision_at: float | None, final_at: float | None) -> None:
-        """When the turn was decided and its transcript was there."""
+    def turn(self, utterance: Utterance) -> None:
+        """How long its caller had spoken, when it was decided and its transcript was there."""
         self._times = msgspec.structs.replace(
             self._times,
-            decision_ms=None if decision_at is None else (decision_at - self._speech_end_at) * 1000,
-            final_ms=None if final_at is None else (final_at - self._speech_end_at) * 1000,
+            spoke_ms=max(0.0, self._speech_end_at - utterance.onset_at) * 1000,
+            decision_ms=self._after(utterance.decided_at),
+            final_ms=self._after(utterance.final_at),
         )
 
-    def record(self, usage: Usage) -> TurnTimes:
-        return msgspec.structs.replace(
+    def record(self, usage: Usage, failure: tuple[str, str] | None) -> RecordTurn:
+        """All that is known, of a response that is over."""
+        times = msgspec.structs.replace(
             self._times,
+            failure=failure[0] if failure is not None else None,
             prompt_tokens=usage.prompt_tokens,
             prefilled_tokens=usage.prefilled_tokens,
             completion_tokens=usage.completion_tokens,
         )
+        return RecordTurn(times, self._speech_end_at)
+
+    def _after(self, at: float | None) -> float | None:
+        return None if at is None else (at - self._speech_end_at) * 1000

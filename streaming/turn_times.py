@@ -6,7 +6,8 @@ import msgspec
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
-    """Milliseconds after the caller's last voiced sample, None where it did not happen (yet)."""
+    """Milliseconds after the caller's last voiced sample, None where it did not happen (yet). What answers no speech
+    counts from its own beginning."""
 
     response_id: str
     utterance: int
@@ -22,3 +23,11 @@ class TurnTimes(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     prefilled_tokens: int = 0
     completion_tokens: int = 0
+    spoke_ms: float | None = None
+    """How long the caller had spoken, from the onset to the last voiced sample."""
+    ended_ms: float | None = None
+    """When the response was over: all of it sent, or cut."""
+    failure: str | None = None
+    """The code of what ended it early, of an engine or a defect."""
+    at_ms: float | None = None
+    """When the time is that all others count from: since the call began."""

@@ -32,6 +32,7 @@ from streaming.jobs import Priority
 from streaming.notices import OutputStarted, Response, SpeechStarted
 from tests.gateway.call_rig import (
     AGENT,
+    FRAME_MS,
     MANUAL,
     PLAIN,
     QUIET_AGENT,
@@ -109,7 +110,16 @@ async def test_a_whole_turn() -> None:
         ("user", "hello there"),
         ("assistant", "You said: hello there."),
     ]
-    assert rig.record.turns[0].first_sent_ms is not None
+    turn = rig.record.turns[0]
+    assert turn.first_sent_ms is not None
+    assert turn.ended_ms is not None
+    assert turn.first_sent_ms < turn.ended_ms
+    assert turn.failure is None
+    # It began to speak as the call began, and for 800 ms; frames of 32 ms say when.
+    assert turn.at_ms is not None
+    assert turn.spoke_ms is not None
+    assert abs(turn.at_ms - 800) <= FRAME_MS
+    assert abs(turn.spoke_ms - 800) <= FRAME_MS
     assert rig.record.phase == "waiting"
 
 

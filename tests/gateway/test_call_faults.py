@@ -212,6 +212,7 @@ async def test_audio_that_is_none_fails_the_reply() -> None:
     rig = CallRig(PLAIN, Engines(tts=HalfSampleTts()))
     await rig.say(800, wait_ms=2_000)
     assert [(response.status, response.error_code) for response in rig.leg.done] == [("failed", "invalid_audio")]
+    assert [turn.failure for turn in rig.record.turns] == ["invalid_audio"]
     await rig.end()
     assert not rig.call._playout._tracks
 

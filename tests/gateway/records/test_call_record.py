@@ -89,6 +89,10 @@ def test_the_latency_record_of_a_turn() -> None:
         prompt_tokens=7,
         prefilled_tokens=3,
         completion_tokens=2,
+        spoke_ms=1200.0,
+        ended_ms=4321.06,
+        failure="llm_failed",
+        at_ms=8000.04,
     )
     assert call.turn(late) is early
     view = call.view()
@@ -108,6 +112,10 @@ def test_the_latency_record_of_a_turn() -> None:
             "prompt_tokens": 7,
             "prefilled_tokens": 3,
             "completion_tokens": 2,
+            "spoke_ms": 1200.0,
+            "ended_ms": 4321.1,
+            "failure": "llm_failed",
+            "at_ms": 8000.0,
         }
     ]
 
