@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.metadata
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -22,7 +24,7 @@ from engines.api import EngineError, EngineSet, Place
 from engines.fetch import Progress
 from engines.memory import MemoryGuard
 from engines.opening import open_engines
-from engines.registry import BackendSpec, check_installed
+from engines.registry import BackendSpec, Lineup, check_installed
 from gateway import console, outbound_routes, web_pages
 from gateway.agents.agent import Agents, check_agents_known, check_voices_known
 from gateway.engine_watch import watch_engines
@@ -53,6 +55,9 @@ from streaming.tools import END_CALL
 _log = structlog.get_logger(__name__)
 
 _OpenEngines = Callable[[], contextlib.AbstractAsyncContextManager[EngineSet]]
+
+FAKED = frozenset({"stt", "llm", "tts"})
+"""Stages of which a scripted engine makes every figure one of the script."""
 
 UNGUARDED_PATHS = frozenset({"/livez", "/readyz"})
 MAX_PAGE = 200
@@ -120,7 +125,7 @@ def create_app(
         ],
         middleware=[Middleware(_Door)],
         exception_handlers={HTTPException: _http_error, Exception: _internal_error},
-        lifespan=lambda app: _lifespan(app, settings, opened, strict),
+        lifespan=lambda app: _lifespan(app, settings, None if engines is not None else lineup, opened, strict),
     )
     app.state.guard = Guard(settings)
     app.state.carriers = CarrierDesk(settings)
@@ -130,11 +135,13 @@ def create_app(
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(app: Starlette, settings: Settings, opened: _OpenEngines, strict: bool) -> AsyncIterator[None]:
+async def _lifespan(
+    app: Starlette, settings: Settings, lineup: Lineup | None, opened: _OpenEngines, strict: bool
+) -> AsyncIterator[None]:
     """The server answers from the first moment (``/livez``, and 503 elsewhere) while the engines load beside it."""
     startup: Startup = app.state.startup
     stop = asyncio.Event()
-    opening = asyncio.create_task(_open(app, settings, opened, stop, strict), name="engines")
+    opening = asyncio.create_task(_open(app, settings, lineup, opened, stop, strict), name="engines")
     try:
         yield
     finally:
@@ -151,11 +158,18 @@ def _check_installed(spec: BackendSpec, settings: Settings) -> None:
         check_installed(spec)
 
 
-async def _open(app: Starlette, settings: Settings, opened: _OpenEngines, stop: asyncio.Event, strict: bool) -> None:
+async def _open(
+    app: Starlette,
+    settings: Settings,
+    lineup: Lineup | None,
+    opened: _OpenEngines,
+    stop: asyncio.Event,
+    strict: bool,
+) -> None:
     startup: Startup = app.state.startup
     try:
         async with opened() as engines:
-            app.state.gateway = gateway = await _assemble(settings, engines, strict)
+            app.state.gateway = gateway = await _assemble(settings, lineup, engines, strict)
             async with (
                 app.state.carriers.open(),
                 audiosocket_calls(gateway),
@@ -192,11 +206,18 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await task
 
 
-async def _assemble(settings: Settings, engines: EngineSet, strict: bool) -> Gateway:
+async def _assemble(settings: Settings, lineup: Lineup | None, engines: EngineSet, strict: bool) -> Gateway:
+    """``lineup``: which backends the engines are; None if they were given, and it is not known."""
     agents = Agents.from_settings(settings)
     agents.check_voices(engines.tts.voices)
     history = History()
-    metrics = Metrics(on_response=history.responded)
+    metrics = Metrics(on_response=history.responded, started_s=time.time())
+    metrics.tell(
+        version=importlib.metadata.version("offhook"),
+        preset=settings.preset,
+        engines={spec.kind: spec.name for spec in lineup.first()} if lineup is not None else {},
+        fake=lineup is not None and any(".scripted" in spec.factory for spec in lineup.first() if spec.kind in FAKED),
+    )
     recent = RecentCalls(settings.recent_calls)
     switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=recent.add, health=engines.health)
     metrics.watch(
@@ -286,7 +307,12 @@ async def _readyz(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
-    return Response(_gateway(request).metrics.exposition(), media_type=CONTENT_TYPE)
+    """In slices, so that calls have their turns between them."""
+    families: list[bytes] = []
+    for family in _gateway(request).metrics.exposition():
+        families.append(family)
+        await asyncio.sleep(0)
+    return Response(b"".join(families), media_type=CONTENT_TYPE)
 
 
 async def _list_calls(request: Request) -> Response:

@@ -7,7 +7,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -76,7 +76,7 @@ class History:
         while self._responses and self._responses[0][0] < now - RESPONSES_S:
             self._responses.popleft()
         took = sorted(after_ms for _, after_ms in self._responses)
-        lanes = dict(_lanes(health))
+        lanes = {f"{host}/{lane}": how for (host, lane), how in lanes_of(health).items()}
         self.number += 1
         point = Point(
             self.number,
@@ -103,12 +103,10 @@ class History:
         return LanePoint(busy, lane.waiting, lane.running, round(lane.late_ms, 1), lane.slots, int(lane.overload))
 
 
-def _lanes(health: EngineHealth) -> Iterator[tuple[str, LaneHealth]]:
-    for name, lane in health.lanes.items():
-        yield f"{HERE}/{name}", lane
-    for host, how in health.hosts.items():
-        for name, lane in how.lanes.items():
-            yield f"{host}/{name}", lane
+def lanes_of(health: EngineHealth) -> dict[tuple[str, str], LaneHealth]:
+    """By the host (:data:`HERE`: this process) and the lane's name."""
+    lanes = {(HERE, name): lane for name, lane in health.lanes.items()}
+    return lanes | {(host, name): lane for host, how in health.hosts.items() for name, lane in how.lanes.items()}
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float | None:

@@ -116,7 +116,7 @@ async def test_while_nothing_stands_in_new_callers_are_told_at_once() -> None:
             await eventually(lambda: not llm.available)
             report = await call(here, ASKED)
             assert (report.answered, report.end_cause) == (False, "busy")
-            told = here.gateway.metrics.exposition().decode()
+            told = b"".join(here.gateway.metrics.exposition()).decode()
             assert 'offhook_calls_refused_total{reason="engines_down"} 1.0' in told
             await eventually(lambda: llm.available)
             assert (await call(here, ASKED)).answered
