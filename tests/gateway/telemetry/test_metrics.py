@@ -115,9 +115,9 @@ def test_frames_count_as_late_from_20_ms_on() -> None:
     metrics.sender("twilio").sent(2.0)
     seen = read(metrics)
     assert seen["offhook_send_late_seconds_count", "websocket"] == 6
-    assert seen["offhook_send_late_seconds_bucket", "websocket,0.0005"] == 3
-    assert seen["offhook_send_late_seconds_bucket", "websocket,0.02"] == 4
-    assert seen["offhook_send_late_seconds_bucket", "websocket,+Inf"] == 6
+    assert seen["offhook_send_late_seconds_bucket", "0.0005,websocket"] == 3
+    assert seen["offhook_send_late_seconds_bucket", "0.02,websocket"] == 4
+    assert seen["offhook_send_late_seconds_bucket", "+Inf,websocket"] == 6
     assert seen["offhook_frames_late_total", "websocket"] == 2
     assert seen["offhook_frames_late_total", "twilio"] == 1
     assert metrics.sender("websocket") is sender
