@@ -100,7 +100,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class HoldLine:
-    """Put the agent on hold for so long (SIP: a re-INVITE; elsewhere silence)."""
+    """Put the agent on hold for so long (SIP: a re-INVITE; elsewhere silence); bounded as :class:`Pause`."""
 
     ms: float
 
@@ -216,7 +216,7 @@ class Stepper:
         self._listen(now_ms, voiced)
         if self.finished or now_ms < self._speaking_until_ms:
             return None
-        while (step := self._course.step(now_ms)) is not None:
+        while (step := self._course.step(now_ms, begun=self._on_hold)) is not None:
             action, over = self._perform(step, now_ms, busy)
             if over:
                 self._course.advance()
@@ -259,7 +259,7 @@ class Stepper:
                 if not self._on_hold:
                     self._on_hold = True
                     return HoldOn(), False
-                over = now_ms >= self._step_from_ms + ms
+                over = now_ms >= min(self._step_from_ms + ms, self._course.ends_ms)
                 self._on_hold = not over
                 return (HoldOff() if over else None), over
             case Vanish() | HangUp():
@@ -337,8 +337,9 @@ class _Course:
         if self._loops:
             self._loops[-1].index += 1
 
-    def step(self, now_ms: float) -> Step | None:
-        """What is to be done now. None: nothing any more, or nothing before the next slot (a pass took no time)."""
+    def step(self, now_ms: float, *, begun: bool) -> Step | None:
+        """What is to be done now. None: nothing any more, or nothing before the next slot (a pass took no time).
+        ``begun``: it has begun, so that it has to be ended too."""
         while self._loops:
             loop = self._loops[-1]
             if loop.index == len(loop.steps):
@@ -351,7 +352,7 @@ class _Course:
                 loop.index, loop.began_ms = 0, now_ms
                 continue
             step = loop.steps[loop.index]
-            if now_ms >= self.ends_ms and isinstance(step, Say | Press | Pause | HoldLine | Repeat):
+            if now_ms >= self.ends_ms and not begun and isinstance(step, Say | Press | Pause | HoldLine | Repeat):
                 self._leave_endless()
             elif isinstance(step, Repeat):
                 loop.index += 1
