@@ -13,7 +13,7 @@ import numpy as np
 
 from loadtest.call import SLOT_MS, CallOver, CallPlan, CallTape, EndCause, Key, Pcm16, Wire, frames_of
 from loadtest.measure import VOICED_DBFS, TurnMark
-from loadtest.script import KEY_MS, KEY_PAUSE_MS, CallScript, Turn
+from loadtest.script import KEY_MS, KEY_PAUSE_MS, CallScript, Turn, TurnKind
 from streaming.audio.level import rms_dbfs
 
 _CONFIGURE_MS = 2_000.0
@@ -131,12 +131,14 @@ class _Call:
 
     def _mark(self, turn: Turn, slot: int) -> None:
         start = slot * self._slot_samples
-        barge_in = turn.barge_in_after_ms is not None
+        cuts = turn.barge_in_after_ms is not None
         if turn.keys:
             slots = (len(turn.keys) - 1) * _KEY_PERIOD + 1  # until the last went down: an agent need not wait for more
-            self._marks.append(TurnMark(start, start + slots * self._slot_samples, barge_in, keys=True))
+            end = start + slots * self._slot_samples
+            self._marks.append(TurnMark(start, end, "interrupt" if cuts else "press", keys=True, text=turn.keys))
         else:
-            self._marks.append(TurnMark(start, start + len(turn.pcm), barge_in))
+            kind: TurnKind = "interrupt" if cuts else "say"
+            self._marks.append(TurnMark(start, start + len(turn.pcm), kind, text=turn.text))
         self._line_slot = slot
 
     def _next_frame(self, slot: int) -> tuple[bytes, Key | None]:

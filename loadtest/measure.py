@@ -7,10 +7,12 @@ the same moment. Voice is told from silence by energy in 5 ms frames, so times a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from loadtest.script import TurnKind
 
 Pcm16 = npt.NDArray[np.int16]
 
@@ -23,7 +25,11 @@ BELOW_LOUDEST_DB = 40.0
 SILENCE_MS = 200
 """A shorter pause is inside speech, a longer one is silence."""
 
+HELD_MS = 1_500.0
+"""At a backchannel an agent may hold its breath: it went on if it is heard again within this."""
+
 _FRAME_MS = 5
+_BLOCK_FRAMES = 8_192  # 41 s at a time: the squares of a long call would be eight times its own size
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +42,42 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TurnMark:
-    """Where the caller's line lies in the recording (samples), and whether it was meant to interrupt. ``keys``: it was
-    pressed, not spoken, so the recording is silent there; ``end`` is when the last key had gone down."""
+    """Where the caller's line lies in the recording (samples), and what it was meant as. ``keys``: it was pressed, not
+    spoken, so the recording is silent there; ``end`` is when the last key had gone down. ``code`` is the code word that
+    is heard in the line; ``text`` its words or the keys."""
 
     start: int
     end: int
-    barge_in: bool = False
+    kind: TurnKind = "say"
     keys: bool = False
+    text: str | None = None
+    code: str | None = None
+    answer_expected: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TurnTiming:
-    """``voice_to_voice_ms``: last voiced sample of the caller to the first of the agent's next speech.
-    ``stop_ms``: onset of an interruption to the last voiced sample of the agent before its first 200 ms of silence.
-    None where there was nothing to measure. ``agent`` holds the samples of this turn's agent speech."""
+    """What came of a turn; None where there was nothing to measure. ``agent`` holds the samples of this turn's agent
+    speech."""
 
     voice_to_voice_ms: float | None
+    """Last voiced sample of the caller to the first of the agent's next speech."""
     stop_ms: float | None
+    """Interruptions: the caller's onset to the last voiced sample of the agent before its first 200 ms of silence.
+    Backchannels: the same, but only if the agent then gave up its reply."""
     agent: Span
+    talked_on_ms: float | None = None
+    """Interruptions with a ``stop_ms``: what the agent said after that silence which can't be an answer yet."""
+    cut_in_ms: float | None = None
+    """How long before the caller's end the agent began to talk into its line, if it did."""
 
 
 def voiced_spans(pcm: Pcm16, rate_hz: int, join_ms: float = SILENCE_MS) -> list[Span]:
     """Spans of speech in order; pauses shorter than ``join_ms`` are part of a span."""
     frame = rate_hz * _FRAME_MS // 1000
-    count = len(pcm) // frame
-    if count == 0:
+    power = _power(pcm, frame)
+    if len(power) == 0:
         return []
-    power = np.mean(np.square(pcm[: count * frame].reshape(count, frame), dtype=np.float64), axis=1) / 32768.0**2
     floor = max(10.0 ** (VOICED_DBFS / 10.0), float(power.max()) * 10.0 ** (-BELOW_LOUDEST_DB / 10.0))
     voiced = np.flatnonzero(power >= floor)
     if len(voiced) == 0:
@@ -73,6 +88,16 @@ def voiced_spans(pcm: Pcm16, rate_hz: int, join_ms: float = SILENCE_MS) -> list[
     return [Span(int(start) * frame, int(end) * frame) for start, end in zip(starts, ends, strict=True)]
 
 
+def _power(pcm: Pcm16, frame: int) -> npt.NDArray[np.float32]:
+    """Mean square of each whole frame, 1.0 at full scale."""
+    frames = pcm[: len(pcm) // frame * frame].reshape(-1, frame)
+    power = np.empty(len(frames), dtype=np.float32)
+    for start in range(0, len(frames), _BLOCK_FRAMES):
+        block = frames[start : start + _BLOCK_FRAMES].astype(np.float32)
+        power[start : start + len(block)] = np.einsum("fs,fs->f", block, block)
+    return power / np.float32(frame * 32768.0**2)
+
+
 def caller_speech(caller: Pcm16, rate_hz: int, mark: TurnMark) -> Span | None:
     """First to last voiced sample of a line, or from the first key to the last; None if the line is silence."""
     if mark.keys:
@@ -81,39 +106,62 @@ def caller_speech(caller: Pcm16, rate_hz: int, mark: TurnMark) -> Span | None:
     return Span(mark.start + spans[0].start, mark.start + spans[-1].end) if spans else None
 
 
-def stop_ms(onset: int, caller_end: int, agent_spans: Sequence[Span], rate_hz: int) -> float | None:
-    """None if the agent was not speaking when it was interrupted."""
-    for span in agent_spans:
-        if span.end > onset and span.start < caller_end:
-            return (span.end - onset) * 1000.0 / rate_hz
-    return None
-
-
-def voice_to_voice_ms(caller_end: int, until: int, agent_spans: Sequence[Span], rate_hz: int) -> float | None:
-    """None if the agent did not begin to speak in [caller_end, until)."""
-    for span in agent_spans:
-        if caller_end <= span.start < until:
-            return (span.start - caller_end) * 1000.0 / rate_hz
-    return None
-
-
 def measure_turns(caller: Pcm16, agent: Pcm16, rate_hz: int, marks: Sequence[TurnMark]) -> list[TurnTiming]:
-    """One timing a mark. A turn lasts until the next begins; what an interrupted agent still says belongs to the turn
-    it was interrupted in."""
-    agent_spans = voiced_spans(agent, rate_hz)
+    """One timing a mark. A turn lasts until the next begins, but a backchannel ends none. What an interrupted agent
+    still says belongs to the turn it was interrupted in."""
+    spans = voiced_spans(agent, rate_hz)
     timings: list[TurnTiming] = []
+    answering: int | None = None
     for index, mark in enumerate(marks):
-        until = marks[index + 1].start if index + 1 < len(marks) else len(agent)
+        until = next((later.start for later in marks[index + 1 :] if later.kind != "backchannel"), len(agent))
         speech = caller_speech(caller, rate_hz, mark)
-        begin, stopped_ms, answered_ms = mark.start, None, None
+        if mark.kind == "backchannel":
+            stopped_ms = None if speech is None else _gave_up_ms(speech, until, spans, rate_hz)
+            timings.append(TurnTiming(None, stopped_ms, Span(mark.start, mark.start)))
+            continue
+        timing = TurnTiming(None, None, Span(mark.start, until))
         if speech is not None:
-            answered_ms = voice_to_voice_ms(speech.end, until, agent_spans, rate_hz)
-            if mark.barge_in:
-                stopped_ms = stop_ms(speech.start, speech.end, agent_spans, rate_hz)
-        if speech is not None and stopped_ms is not None:
-            begin = min(until, speech.start + round(stopped_ms * rate_hz / 1000))
-            if timings:
-                last = timings[-1]
-                timings[-1] = TurnTiming(last.voice_to_voice_ms, last.stop_ms, Span(last.agent.start, begin))
-        timings.append(TurnTiming(answered_ms, stopped_ms, Span(begin, until)))
+            timing = _timing(mark, speech, until, spans, rate_hz)
+        if answering is not None and timing.stop_ms is not None:
+            before = timings[answering]
+            timings[answering] = replace(before, agent=Span(before.agent.start, timing.agent.start))
+        answering = index
+        timings.append(timing)
     return timings
+
+
+def _timing(mark: TurnMark, speech: Span, until: int, spans: Sequence[Span], rate_hz: int) -> TurnTiming:
+    ms = 1000.0 / rate_hz
+    stopped = _cut_span(speech, spans) if mark.kind == "interrupt" else None
+    cut_in = None if mark.kind == "interrupt" else next((s for s in spans if speech.start < s.start < speech.end), None)
+    answer_from = speech.end
+    talked_on_ms: float | None = None
+    if stopped is not None:
+        # No agent takes a turn within 200 ms of the last word, buffers included; keys need no waiting.
+        answer_from += 0 if mark.keys else SILENCE_MS * rate_hz // 1000
+        talked_on_ms = sum(s.end - s.start for s in spans if stopped.end < s.start < min(answer_from, until)) * ms
+    answer = next((s for s in spans if answer_from <= s.start < until), None)
+    begin = mark.start if stopped is None else min(until, stopped.end)
+    return TurnTiming(
+        voice_to_voice_ms=None if answer is None else (answer.start - speech.end) * ms,
+        stop_ms=None if stopped is None else (stopped.end - speech.start) * ms,
+        agent=Span(begin, until),
+        talked_on_ms=talked_on_ms,
+        cut_in_ms=None if cut_in is None else (speech.end - cut_in.start) * ms,
+    )
+
+
+def _cut_span(speech: Span, spans: Sequence[Span]) -> Span | None:
+    """What the agent said when it was interrupted; None if it was silent."""
+    return next((span for span in spans if span.end > speech.start and span.start < speech.end), None)
+
+
+def _gave_up_ms(speech: Span, until: int, spans: Sequence[Span], rate_hz: int) -> float | None:
+    """Onset of a backchannel to the agent's last sound, if it broke off for it; None if it went on, or was silent."""
+    held = int(HELD_MS * rate_hz / 1000)
+    index = next((i for i, span in enumerate(spans) if span.start <= speech.start < span.end), None)
+    if index is None or spans[index].end >= speech.end + held:
+        return None
+    stopped = spans[index].end
+    resumed = index + 1 < len(spans) and spans[index + 1].start < min(until, stopped + held)
+    return None if resumed else (stopped - speech.start) * 1000.0 / rate_hz

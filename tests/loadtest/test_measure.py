@@ -25,7 +25,7 @@ def side(length_ms: float, *spoken_ms: tuple[float, float], noise: float = 0.0) 
 
 
 def mark(start_ms: float, end_ms: float, barge_in: bool = False) -> TurnMark:
-    return TurnMark(samples(start_ms), samples(end_ms), barge_in)
+    return TurnMark(samples(start_ms), samples(end_ms), "interrupt" if barge_in else "say")
 
 
 def test_silence_has_no_voice() -> None:

@@ -80,8 +80,7 @@ async def test_a_barge_in_flushes_the_buffer_and_tells_what_was_heard() -> None:
     script = Script(replies=(5_000, 200))
     tape, seen = await call(script, line("hello"), line("stop", 400, barge_in_after_ms=300))
     first, second = tape.marks
-    assert second.barge_in
-    assert not first.barge_in
+    assert (first.kind, second.kind) == ("say", "interrupt")
     cut, answer = voiced_spans(tape.agent, CALL_RATE_HZ)
     stop_ms = (cut.end - second.start) * 1000 / CALL_RATE_HZ
     assert 100 <= stop_ms <= 400  # the server notices after 100 ms of sound
