@@ -28,6 +28,41 @@ class Fate(enum.StrEnum):
     """The caller left without a word, as its script wants it (``vanish``)."""
 
 
+class Fault(enum.StrEnum):
+    """Why a call is not good; the values are part of the JSON document. Limits are the scenario's."""
+
+    REFUSED = "refused"
+    """Where the scenario does not want that."""
+    SLOW_REFUSAL = "slow_refusal"
+    """It waited for its no for longer than an answer may take to come about."""
+    FAILED = "failed"
+    DROPPED = "dropped"
+    SLOW_SETUP = "slow_setup"
+    NO_ANSWER = "no_answer"
+    """A turn that wants an answer got none."""
+    SLOW_ANSWER = "slow_answer"
+    CUT_IN = "cut_in"
+    """The agent began to speak into the caller's line."""
+    SLOW_STOP = "slow_stop"
+    """An interrupted agent went on for too long, or never stopped."""
+    TALKED_ON = "talked_on"
+    """An interrupted agent fell silent, and then said more of what had been cut."""
+    FALSE_STOP = "false_stop"
+    """The agent broke off though nobody interrupted it."""
+    LATE_FRAMES = "late_frames"
+    LOST_FRAMES = "lost_frames"
+    FOREIGN_CODE = "foreign_code"
+    """Another caller's code word was heard."""
+    LOST_CODE = "lost_code"
+    """The caller's own code word did not come back."""
+    DAMAGED = "damaged"
+    """Samples are missing in a code word, or it was mixed with another."""
+    AGENT_STAYED = "agent_stayed"
+    """The agent should have ended the call, and did not."""
+    OVERSTAYED = "overstayed"
+    """The script was not over at the call's time limit."""
+
+
 class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """One thing the caller did, and what came of it. None: there was nothing to measure."""
 
@@ -50,6 +85,8 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     silence. Of a backchannel it should be None."""
     talked_on_ms: float | None = None
     """Interruptions: what the agent said after its first silence of 200 ms that belongs to the reply that was cut."""
+    cut_in_ms: float | None = None
+    """How long before the caller's end the agent began to talk into its line, if it did."""
     late_frames: int = 0
 
 
@@ -71,6 +108,8 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[TurnOutcome, ...] = ()
     false_stops: int = 0
     """The agent broke off in a sentence though nobody interrupted it: noise, echo, a backchannel."""
+    replies: int = 0
+    """What the agent was heard to say: the greeting, and an answer a turn."""
     frames_due: int = 0
     """Slots of 20 ms in which the agent should have been heard: heard ones and late ones."""
     frames_late: int = 0
@@ -90,7 +129,7 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     caller_lag_ms: float = 0.0
     """Worst lateness of the load test's own ticker in this call."""
     faults: tuple[str, ...] = ()
-    """Why the call is not good, in words of the documented list; empty: it is good."""
+    """Why the call is not good (:class:`Fault`); empty: it is good."""
     recording: str | None = None
     """A WAV beside the report's data (caller left, agent right), kept of the worst calls only."""
 

@@ -1,0 +1,90 @@
+"""Whose voice was heard: the code words in a recording, and whether all of their samples were there.
+
+A code word is decoded by :mod:`streaming.audio.code_words`, which forgives much: a word that is 20 ms short still says
+whose it is. So its sound is also laid beside the sound that it should be: where the end of a word comes earlier or
+later than its beginning says, samples were taken out of it or put in. A splice in its first or last 80 ms is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtest.measure import Span
+from streaming.audio.code_words import WORD_MS, find, speak
+
+Pcm16 = npt.NDArray[np.int16]
+_Floats = npt.NDArray[np.float32]
+
+SHIFT_MS = 5.0
+"""Clocks of the two ends differ by less within a word."""
+
+_MARGIN_MS = 60
+_PART_MS = 240
+_BLOCK_MS = 20_000
+"""A long reply is searched in pieces: the search takes memory by the length."""
+_LAG_RATE_HZ = 8_000
+"""A code word has no sound above 3450 Hz."""
+_SURE = 0.5
+"""Of the correlation with the clean sound: below it, what is there is too far from it to tell a shift."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardCode:
+    """``word`` is None if it can't be told; ``whole``: nothing of it is missing, and nothing was put in."""
+
+    word: str | None
+    span: Span
+    whole: bool
+
+
+def heard_codes(agent: Pcm16, rate_hz: int, spans: Iterable[Span]) -> list[HeardCode]:
+    """The code words in the given stretches of a recording, in order."""
+    heard: list[HeardCode] = []
+    for span in spans:
+        for start, end in _blocks(span, len(agent), rate_hz):
+            for found in find(agent[start:end], rate_hz):
+                at = Span(start + found.start_sample, start + found.end_sample)
+                if heard and at.start < heard[-1].span.end:
+                    continue  # the pieces of a long reply overlap
+                whole = found.word is not None and not shifted(agent, rate_hz, at, found.word)
+                heard.append(HeardCode(found.word, at, whole))
+    return heard
+
+
+def shifted(agent: Pcm16, rate_hz: int, at: Span, word: str) -> bool:
+    """Whether the end of a word that was heard at ``at`` comes at another time than its beginning says."""
+    step = max(1, rate_hz // _LAG_RATE_HZ)
+    rate_hz //= step
+    margin, part = _MARGIN_MS * rate_hz // 1000, _PART_MS * rate_hz // 1000
+    begin = max(0, at.start - _MARGIN_MS * step * rate_hz // 1000)
+    heard = agent[begin : at.end + margin * step : step].astype(np.float32)
+    clean = speak(word, rate_hz).astype(np.float32)
+    start = (at.start - begin) // step
+    first, last = (_lag(heard, start + offset, clean[offset:][:part], margin) for offset in (0, len(clean) - part))
+    return first is not None and last is not None and abs(first - last) * 1000.0 / rate_hz > SHIFT_MS
+
+
+def _lag(heard: _Floats, start: int, clean: _Floats, margin: int) -> int | None:
+    """By how many samples ``clean`` is heard after ``start``, within a margin; None if it is not heard there."""
+    begin = max(0, start - margin)
+    window = heard[begin : start + len(clean) + margin]
+    if len(window) < len(clean):
+        return None
+    products = np.correlate(window, clean, mode="valid")
+    sums = np.concatenate(([0.0], np.cumsum(np.square(window, dtype=np.float64))))
+    powers = sums[len(clean) :] - sums[: -len(clean)]
+    likeness = products / np.sqrt(np.maximum(powers, 1.0) * float(np.sum(np.square(clean))))
+    best = int(np.argmax(likeness))
+    return begin + best - start if likeness[best] >= _SURE else None
+
+
+def _blocks(span: Span, length: int, rate_hz: int) -> Sequence[tuple[int, int]]:
+    """A stretch with a margin, in overlapping pieces: a word is whole in one of them."""
+    margin, block = _MARGIN_MS * rate_hz // 1000, _BLOCK_MS * rate_hz // 1000
+    begin, end = max(0, span.start - margin), min(length, span.end + margin)
+    overlap = (WORD_MS + 2 * _MARGIN_MS) * rate_hz // 1000
+    return [(start, min(end, start + block)) for start in range(begin, max(begin + 1, end - overlap), block - overlap)]
