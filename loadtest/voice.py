@@ -37,22 +37,46 @@ class VoiceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Synthesiser:
-    """A program that turns a text file into a WAV file."""
+    """A program that turns a text file into a WAV file. ``arguments`` are for a text file, a WAV file and a voice;
+    without a ``default_voice`` it is only used where a voice of it is asked for."""
 
     program: str
     install: str
-    arguments: Callable[[str, str], list[str]]
+    default_voice: str | None
+    arguments: Callable[[str, str, str], list[str]]
+    reads_input: bool = False
+    """The text goes to its standard input."""
 
 
 SYNTHESISERS = (
-    Synthesiser("flite", "apt install flite", lambda text, wav: ["-voice", "slt", "-f", text, "-o", wav]),
+    Synthesiser("flite", "apt install flite", "slt", lambda text, wav, voice: ["-voice", voice, "-f", text, "-o", wav]),
     Synthesiser(
-        "espeak-ng", "apt or brew install espeak-ng", lambda text, wav: ["-v", "en-us+f3", "-f", text, "-w", wav]
+        "espeak-ng",
+        "apt or brew install espeak-ng",
+        "en-us+f3",
+        lambda text, wav, voice: ["-v", voice, "-f", text, "-w", wav],
     ),
     Synthesiser(
         "say",
         "part of macOS",
-        lambda text, wav: ["-v", "Samantha", "--file-format=WAVE", "--data-format=LEI16@22050", "-f", text, "-o", wav],
+        "Samantha",
+        lambda text, wav, voice: [
+            "-v",
+            voice,
+            "--file-format=WAVE",
+            "--data-format=LEI16@22050",
+            "-f",
+            text,
+            "-o",
+            wav,
+        ],
+    ),
+    Synthesiser(
+        "piper",
+        "pip install piper-tts (GPL), and a model",
+        None,
+        lambda _text, wav, voice: ["--model", voice, "--output_file", wav],
+        reads_input=True,
     ),
 )
 """In order of preference; each in a female voice, as the default agent has a male one."""
@@ -76,15 +100,38 @@ def shipped_line(text: str, voice: str = DEFAULT_VOICE) -> Path | None:
     return None
 
 
+def shipped_voices() -> tuple[str, ...]:
+    """Who speaks the shipped lines; not every voice speaks every line."""
+    return tuple(dict.fromkeys(voice for voices in _index().values() for voice in voices))
+
+
 def say_line(
     text: str, rate_hz: int, voice: str = DEFAULT_VOICE, which: Callable[[str], str | None] = shutil.which
 ) -> Pcm16:
     """Samples of a spoken text, shape (n,), at ``rate_hz``. Blocks, up to 30 s: run it off the event loop.
 
-    Raises :class:`VoiceError` if the text is not shipped and no synthesiser is installed, or none can speak it.
+    ``voice`` is one of :func:`shipped_voices`, wanted where a line has it; or ``PROGRAM:VOICE``, which always asks that
+    program (``flite:kal16``, ``espeak-ng:en-gb+m2``, ``say:Daniel``, ``piper:/path/model.onnx``). Raises
+    :class:`VoiceError` if the text is not shipped and no synthesiser is installed, or none can speak it.
     """
+    tool, name = parse_voice(voice)
+    if tool is not None:
+        return _resampled(*_synthesise(text, which, tool, name), rate_hz)
     path = shipped_line(text, voice)
     return read_line(path, rate_hz) if path else _resampled(*_synthesise(text, which), rate_hz)
+
+
+def parse_voice(voice: str) -> tuple[Synthesiser | None, str]:
+    """The program of a voice and its name there; None for a voice of the shipped lines. Raises :class:`VoiceError` for
+    a program that is not known, and for what would be an option of it."""
+    program, colon, name = voice.partition(":")
+    if not colon:
+        return None, voice
+    tool = next((tool for tool in SYNTHESISERS if tool.program == program), None)
+    if tool is None or not name or name.startswith("-"):
+        known = ", ".join(f"{tool.program}:VOICE" for tool in SYNTHESISERS)
+        raise VoiceError(f"not a voice: {voice!r}. Known: {', '.join(shipped_voices())}, {known}")
+    return tool, name
 
 
 def read_line(path: Path, rate_hz: int) -> Pcm16:
@@ -98,33 +145,44 @@ def read_line(path: Path, rate_hz: int) -> Pcm16:
     return _resampled(pcm, from_hz, rate_hz)
 
 
-def _synthesise(text: str, which: Callable[[str], str | None]) -> tuple[Pcm16, int]:
+def _synthesise(
+    text: str, which: Callable[[str], str | None], wanted: Synthesiser | None = None, voice: str = ""
+) -> tuple[Pcm16, int]:
+    """By the one that is wanted, or by the first that can."""
     if not text.strip() or len(text) > MAX_TEXT_CHARACTERS:
         raise VoiceError(f"a line to say must have 1 to {MAX_TEXT_CHARACTERS} characters")
-    found = [(tool, program) for tool in SYNTHESISERS if (program := which(tool.program))]
+    tools = [(tool, tool.default_voice) for tool in SYNTHESISERS] if wanted is None else [(wanted, voice)]
+    found = [(tool, name, program) for tool, name in tools if name and (program := which(tool.program))]
+    if not found and wanted is not None:
+        raise VoiceError(f"{wanted.program} is not installed ({wanted.install})")
     if not found:
         raise VoiceError(_nothing_installed())
     failures: list[str] = []
-    for tool, program in found:
-        with tempfile.TemporaryDirectory(prefix="offhook-line-") as folder:
-            source, wav = Path(folder, "line.txt"), Path(folder, "line.wav")
-            source.write_text(text, encoding="utf-8")
-            try:
-                subprocess.run(  # the text goes by file: it may look like an option
-                    [program, *tool.arguments(str(source), str(wav))],
-                    check=True,
-                    timeout=_SYNTHESIS_S,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                )
-                return read_wav(wav.read_bytes())
-            except (OSError, subprocess.SubprocessError, WavError) as error:
-                failures.append(f"{tool.program}: {error}")
+    for tool, name, program in found:
+        try:
+            return _run(tool, program, name, text)
+        except (OSError, subprocess.SubprocessError, WavError) as error:
+            failures.append(f"{tool.program}: {error}")
     raise VoiceError("no installed synthesiser could say the line: " + "; ".join(failures))
 
 
+def _run(tool: Synthesiser, program: str, voice: str, text: str) -> tuple[Pcm16, int]:
+    with tempfile.TemporaryDirectory(prefix="offhook-line-") as folder:
+        source, wav = Path(folder, "line.txt"), Path(folder, "line.wav")
+        source.write_text(text, encoding="utf-8")
+        with source.open("rb") as spoken:
+            subprocess.run(  # the text goes by file: it may look like an option
+                [program, *tool.arguments(str(source), str(wav), voice)],
+                check=True,
+                timeout=_SYNTHESIS_S,
+                stdin=spoken if tool.reads_input else subprocess.DEVNULL,
+                capture_output=True,
+            )
+        return read_wav(wav.read_bytes())
+
+
 def _nothing_installed() -> str:
-    tools = "; ".join(f"{tool.program} ({tool.install})" for tool in SYNTHESISERS)
+    tools = "; ".join(f"{tool.program} ({tool.install})" for tool in SYNTHESISERS if tool.default_voice)
     lines = "\n".join(f"  {text}" for text in shipped_texts())
     return f"no synthesiser found for this text. Install one of: {tools}. Or say one of the shipped lines:\n{lines}"
 
