@@ -2,8 +2,8 @@
 
 A level is *held* when goodput is at least 99 % and fewer than 0.1 % of frames were late. Levels double until one is
 not held, then the gap between the best held and the least not held is halved until it is within 10 %. A void level
-(the load test itself was late) says nothing of the server and is tried again, twice; then the climb ends there, and
-the report says that the generators were the limit.
+(the load test itself was late) says nothing of the server and is tried again, twice; then the climb stays below it, and
+says that the generators were the limit.
 """
 
 from __future__ import annotations
@@ -32,16 +32,22 @@ class Climb:
 
     def __init__(self, start: int = 1, most: int = 10_000) -> None:
         if not 1 <= start <= most:
-            raise ValueError("a climb begins at one call or more, below its most")
+            raise ValueError("a climb begins at one call or more, and not beyond its most")
         self.best: int | None = None
         """The largest level that was held."""
-        self.void = False
-        """The climb ended because the load test itself could do no more."""
+        self.broke: int | None = None
+        """The smallest that was not."""
+        self.void_at: int | None = None
+        """The smallest at which the load test itself was late, however often it was tried."""
         self._most = most
-        self._least_missed: int | None = None
         self._next: int | None = start
-        self._void_tries = 0
+        self._tries = 0
         self._levels = 0
+
+    @property
+    def tries(self) -> int:
+        """How often the level that comes next was void."""
+        return self._tries
 
     def next_level(self) -> int | None:
         """Calls of the level to run now; None: the knee is found."""
@@ -52,27 +58,38 @@ class Climb:
         level = self._next
         if level is None:
             raise ValueError("there is no level to tell of")
-        self._levels += 1
-        if held is Held.VOID:
-            self._void_tries += 1
-            if self._void_tries > VOID_TRIES:
-                self.void, self._next = True, None
+        if held is Held.VOID and self._tries < VOID_TRIES:
+            self._tries += 1
             return
-        self._void_tries = 0
-        if held is Held.HELD:
-            self.best = level
-        else:
-            self._least_missed = level
-        self._next = None if self._levels >= MAX_LEVELS else self._after()
+        self._tries = 0
+        self._levels += 1
+        match held:
+            case Held.HELD:
+                self.best = level
+            case Held.MISSED:
+                self.broke = level
+            case Held.VOID:
+                self.void_at = level
+        self._next = self._after() if self._levels < MAX_LEVELS else None
+
+    def stopped_by(self) -> str:
+        """Why the climb ended, for a person."""
+        if self._next is not None:
+            return "it was interrupted"
+        if self.broke is None and self.void_at is None:
+            return f"{self.best} calls were held, and more were not asked for"
+        if self.void_at is not None and (self.broke is None or self.void_at < self.broke):
+            return f"at {self.void_at} calls the load test itself was late: the server may hold more"
+        return f"{self.broke} calls were not held"
 
     def _after(self) -> int | None:
-        best, missed = self.best or 0, self._least_missed
-        if missed is None:
+        best = self.best or 0
+        beyond = min((level for level in (self.broke, self.void_at) if level is not None), default=None)
+        if beyond is None:
             return min(best * 2, self._most) if best < self._most else None
-        step = (missed - best) // 2
-        if missed - best <= max(1.0, best * CLOSE_ENOUGH) or step < 1:
+        if beyond - best <= max(1.0, best * CLOSE_ENOUGH):
             return None
-        return best + step
+        return best + (beyond - best) // 2
 
 
 def held(*, goodput: float, late_share: float, void: bool) -> Held:

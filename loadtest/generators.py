@@ -49,7 +49,6 @@ BUSY_SHARE = 0.7
 
 MAX_PROCESSES = 64
 
-_READY_S = 120.0
 _LAST_WORDS = 20
 _TERM_S = 2.0
 
@@ -73,7 +72,7 @@ class _Process:
     def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
         self.number = number
         self.process = process
-        self.ready = asyncio.Event()
+        self.ready = False
         self.done = False
         self.problem: str | None = None
         self.said: deque[str] = deque(maxlen=_LAST_WORDS)
@@ -87,7 +86,7 @@ class _Process:
 
 
 class Generators:
-    """Made by :func:`open_generators`. ``on_word`` is told what each says, with its number."""
+    """Made by :func:`open_generators`."""
 
     def __init__(self, processes: Sequence[_Process]) -> None:
         self._processes = processes
@@ -100,17 +99,13 @@ class Generators:
         """Of those that broke or died, by number."""
         return {each.number: each.problem for each in self._processes if each.problem is not None}
 
-    async def ready(self) -> None:
-        """Wait until all callers could call. Raises :class:`GeneratorsError`."""
-        waits = [asyncio.ensure_future(each.ready.wait()) for each in self._processes]
-        try:
-            async with asyncio.timeout(_READY_S):
-                await asyncio.gather(*waits)
-        except TimeoutError:
-            raise GeneratorsError(f"a generator was not ready after {_READY_S:.0f} s") from None
-        finally:
-            for wait in waits:
-                wait.cancel()
+    @property
+    def ready(self) -> bool:
+        """All callers could call."""
+        return all(each.ready for each in self._processes)
+
+    def check(self) -> None:
+        """Raises :class:`GeneratorsError` if one can't go on."""
         if self.problems:
             raise GeneratorsError(next(iter(self.problems.values())))
 
@@ -132,22 +127,23 @@ class Generators:
 
 @contextlib.asynccontextmanager
 async def open_generators(
-    jobs: Sequence[Job], on_word: Callable[[int, FromGenerator], None]
+    jobs: Sequence[Job], on_word: Callable[[int, FromGenerator], None], on_change: Callable[[], None]
 ) -> AsyncIterator[Generators]:
-    """One process a job. None is left when the block is left, whatever its reason."""
+    """One process a job; ``on_word`` is told what each says, with its number, and ``on_change`` is called when one is
+    ready, done or gone. None is left when the block is left, whatever its reason."""
     processes: list[_Process] = []
-    async with asyncio.TaskGroup() as tasks:
-        try:
-            for number, job in enumerate(jobs):
-                process = _Process(number, await _spawn())
-                processes.append(process)
-                tasks.create_task(_listen(process, on_word), name=f"generator {number}")
-                tasks.create_task(_overhear(process), name=f"generator {number}, errors")
-                process.tell(job)
-            yield Generators(processes)
-        finally:
-            # The tasks end with the processes' output.
-            await asyncio.shield(_end(processes))
+    listening: list[asyncio.Task[None]] = []
+    try:
+        for number, job in enumerate(jobs):
+            process = _Process(number, await _spawn())
+            processes.append(process)
+            listening.append(asyncio.create_task(_listen(process, on_word, on_change), name=f"generator {number}"))
+            listening.append(asyncio.create_task(_overhear(process), name=f"generator {number}, errors"))
+            process.tell(job)
+        yield Generators(processes)
+    finally:
+        await _end(processes)
+        await asyncio.gather(*listening)  # they end with the processes' output
 
 
 async def _spawn() -> asyncio.subprocess.Process:
@@ -164,7 +160,9 @@ async def _spawn() -> asyncio.subprocess.Process:
     )
 
 
-async def _listen(process: _Process, on_word: Callable[[int, FromGenerator], None]) -> None:
+async def _listen(
+    process: _Process, on_word: Callable[[int, FromGenerator], None], on_change: Callable[[], None]
+) -> None:
     stdout = process.process.stdout
     assert stdout is not None
     try:
@@ -175,18 +173,20 @@ async def _listen(process: _Process, on_word: Callable[[int, FromGenerator], Non
                     process.problem = process.problem or problem
                 case Done():
                     process.done = True
+                case Ready():
+                    process.ready = True
                 case _:
                     pass
             on_word(process.number, word)
-            if isinstance(word, Ready | Broken):
-                process.ready.set()
+            if isinstance(word, Ready | Broken | Done):
+                on_change()
     except (ValueError, msgspec.MsgspecError) as error:
         process.problem = f"generator {process.number} said what nobody understands: {error}"
     if not process.done and process.problem is None:
         code = await process.process.wait()
         told = f": {process.said[-1]}" if process.said else ""
         process.problem = f"generator {process.number} died ({_why(code)}){told}"
-    process.ready.set()
+        on_change()
 
 
 async def _overhear(process: _Process) -> None:

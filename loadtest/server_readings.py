@@ -7,6 +7,7 @@ clients agree on (``process_*``) or that are documented in ``docs/operations.md`
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,21 +34,31 @@ _GAUGES = {
     "rss_bytes": "process_resident_memory_bytes",
     "threads": "process_threads",
     "fds": "process_open_fds",
-    "tasks": "process_asyncio_tasks",
+    "tasks": "offhook_tasks",
     "calls_live": "offhook_calls_live",
     "calls_refused": "offhook_calls_refused_total",
-    "send_late_frames": "offhook_send_late_frames_total",
+    "send_late_frames": "offhook_frames_late_total",
 }
 _LAG = "offhook_loop_lag_seconds"
-_UTILISATION = "offhook_lane_utilisation"
+_LANE_BUSY = "offhook_lane_busy_seconds_total"
+_LANE_SLOTS = "offhook_lane_slots"
 _QUEUE_AGE = "offhook_lane_queue_age_seconds"
 _STAGES = "offhook_turn_stage_seconds"
 _SEND_LATE = "offhook_send_late_seconds"
 _INFO = "offhook_info"
-_WANTED = (*_GAUGES.values(), _LAG, _UTILISATION, _QUEUE_AGE, f"{_STAGES}_bucket", f"{_SEND_LATE}_bucket", _INFO)
+_HISTOGRAMS = tuple(f"{name}_bucket" for name in (_LAG, _STAGES, _SEND_LATE))
+_WANTED = (*_GAUGES.values(), *_HISTOGRAMS, _LANE_BUSY, _LANE_SLOTS, _QUEUE_AGE, _INFO)
 
 Buckets = dict[float, float]
 """A Prometheus histogram: upper bound in seconds to how many were no longer, ``inf`` included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where an engine's jobs are worked on: ``busy_s`` of work since it began, over ``slots`` at once."""
+
+    busy_s: float = 0.0
+    slots: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,42 +69,54 @@ class Exposition:
     info: Mapping[str, str] = field(default_factory=dict)
     stages: Mapping[str, Buckets] = field(default_factory=dict)
     send_late: Buckets = field(default_factory=dict)
+    loop_lag: Buckets = field(default_factory=dict)
+    lanes: Mapping[str, Lane] = field(default_factory=dict)
 
 
 def read_exposition(text: str) -> Exposition:
     """Takes what it knows from a Prometheus exposition and leaves the rest. Raises :class:`ValueError`."""
     wanted = "\n".join(line for line in text.splitlines() if line.startswith(_WANTED)) + "\n"
-    values: dict[str, float] = {}
-    info: dict[str, str] = {}
-    stages: dict[str, Buckets] = {}
-    send_late: Buckets = {}
     fields = {name: known for known, name in _GAUGES.items()}
+    values: dict[str, float] = {}
+    stages: dict[str, Buckets] = {}
+    found = Exposition(values, info := {}, stages, send_late := {}, loop_lag := {}, lanes := {})
     for family in text_string_to_metric_families(wanted):
         for sample in family.samples:
             name, labels, value = sample.name, sample.labels, float(sample.value)
             if name in fields:
                 values[fields[name]] = values.get(fields[name], 0.0) + value
-            elif name == _LAG:
-                values["loop_lag_ms"] = value * 1000
-            elif name == _UTILISATION:
-                values["utilisation"] = max(values.get("utilisation", 0.0), value)
             elif name == _QUEUE_AGE:
                 values["queue_age_ms"] = max(values.get("queue_age_ms", 0.0), value * 1000)
             elif name == _INFO:
-                info = dict(labels)
+                info.update(labels)
+            elif name in (_LANE_BUSY, _LANE_SLOTS):
+                key = labels.get("host", "") + "/" + labels.get("lane", "")
+                lane = lanes.get(key, Lane())
+                lanes[key] = Lane(value, lane.slots) if name == _LANE_BUSY else Lane(lane.busy_s, value)
             elif "le" in labels:
-                buckets = (
-                    send_late if name == f"{_SEND_LATE}_bucket" else stages.setdefault(labels.get("stage", ""), {})
-                )
+                if name == f"{_STAGES}_bucket":
+                    buckets = stages.setdefault(labels.get("stage", ""), {})
+                else:
+                    buckets = loop_lag if name.startswith(_LAG) else send_late
                 bound = float(labels["le"])
                 buckets[bound] = buckets.get(bound, 0.0) + value
-    return Exposition(values, info, stages, send_late)
+    return found
 
 
 def since(before: Buckets, now: Buckets) -> Buckets:
     """What came into a histogram between two readings; all of ``now`` where the server was started anew."""
     grown = {bound: count - before.get(bound, 0.0) for bound, count in now.items()}
     return grown if all(count >= 0 for count in grown.values()) else dict(now)
+
+
+def longest_ms(buckets: Buckets) -> float | None:
+    """The bound of the highest bucket that anything is in (beyond all bounds: the last); None of an empty one."""
+    before, longest_s = 0.0, None
+    for bound in sorted(buckets):
+        if buckets[bound] > before:
+            longest_s = longest_s if math.isinf(bound) and longest_s is not None else bound
+        before = buckets[bound]
+    return None if longest_s is None or math.isinf(longest_s) else longest_s * 1000
 
 
 def metrics_url(address: CallAddress) -> str | None:
@@ -114,6 +137,7 @@ class ServerWatch:
         self.first: Exposition | None = None
         self.last: Exposition | None = None
         self._clock = clock
+        self._at_s = 0.0
         self._thinning = 1
         self._read = 0
         self._base = url.removesuffix("/metrics") if url is not None and url.endswith("/metrics") else None
@@ -138,8 +162,8 @@ class ServerWatch:
             return None
         if not exposition.values and not exposition.info:
             return None  # a page of something else
+        reading = self._reading(exposition, self.last)
         self.first, self.last = self.first or exposition, exposition
-        reading = self._reading(exposition)
         if keep:
             self._keep(reading)
         return reading
@@ -170,13 +194,23 @@ class ServerWatch:
             return {}
         return since(self.first.send_late, self.last.send_late)
 
-    def _reading(self, exposition: Exposition) -> ServerReading:
+    def _reading(self, exposition: Exposition, before: Exposition | None) -> ServerReading:
         at_s, values = self._clock(), exposition.values
-        before = self.readings[-1] if self.readings else None
-        cores = None
-        if before is not None and before.cpu_s is not None and "cpu_s" in values and at_s > before.at_s:
-            cores = max(0.0, (values["cpu_s"] - before.cpu_s) / (at_s - before.at_s))
-        return ServerReading(at_s=at_s, cpu_cores=cores, **values)
+        passed_s = at_s - self._at_s
+        self._at_s = at_s
+        cores = utilisation = None
+        lag = exposition.loop_lag
+        if before is not None and passed_s > 0:
+            lag = since(before.loop_lag, lag)
+            if "cpu_s" in values and "cpu_s" in before.values:
+                cores = max(0.0, (values["cpu_s"] - before.values["cpu_s"]) / passed_s)
+            shares = [
+                (lane.busy_s - before.lanes[name].busy_s) / (passed_s * lane.slots)
+                for name, lane in exposition.lanes.items()
+                if lane.slots and name in before.lanes
+            ]
+            utilisation = min(1.0, max(0.0, *shares)) if shares else None
+        return ServerReading(at_s=at_s, cpu_cores=cores, utilisation=utilisation, loop_lag_ms=longest_ms(lag), **values)
 
     def _keep(self, reading: ServerReading) -> None:
         self._read += 1

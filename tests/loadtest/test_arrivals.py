@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.arrivals import BETWEEN_S, Arrival, Pattern, most_at_once, plan_arrivals, share_arrivals
+
+
+def lines_of(arrivals: tuple[Arrival, ...]) -> dict[int | None, list[Arrival]]:
+    lines: dict[int | None, list[Arrival]] = defaultdict(list)
+    for arrival in arrivals:
+        lines[arrival.line].append(arrival)
+    return lines
+
+
+def test_the_same_seed_plans_the_same_run_and_another_another() -> None:
+    for pattern in Pattern:
+        plans = [
+            plan_arrivals(pattern, calls=5, ramp_s=2, hold_s=60, length_s=10, jitter=0.2, every_s=20, seed=seed)
+            for seed in (1, 1, 2)
+        ]
+        assert plans[0] == plans[1] != plans[2]
+        assert [arrival.number for arrival in plans[0]] == list(range(len(plans[0])))
+        assert [arrival.at_s for arrival in plans[0]] == sorted(arrival.at_s for arrival in plans[0])
+
+
+def test_lines_come_one_by_one_over_the_ramp_and_each_has_one_call_at_a_time() -> None:
+    planned = plan_arrivals(Pattern.LINES, calls=4, ramp_s=8, hold_s=40, length_s=10, jitter=0.3, seed=3)
+    lines = lines_of(planned)
+    assert [lines[line][0].at_s for line in range(4)] == [0, 2, 4, 6]
+    for calls in lines.values():
+        for call, following in zip(calls, calls[1:], strict=False):
+            assert following.at_s == pytest.approx(call.at_s + call.length_s + BETWEEN_S)
+    assert most_at_once(planned) == 4
+
+
+@given(st.integers(1, 30), st.floats(0, 30), st.floats(1, 200), st.floats(0.5, 100), st.floats(0, 0.9), st.integers())
+def test_lines_end_with_the_run(
+    calls: int, ramp_s: float, hold_s: float, length_s: float, jitter: float, seed: int
+) -> None:
+    planned = plan_arrivals(
+        Pattern.LINES, calls=calls, ramp_s=ramp_s, hold_s=hold_s, length_s=length_s, jitter=jitter, seed=seed
+    )
+    assert len(lines_of(planned)) == calls
+    assert most_at_once(planned) <= calls
+    for arrival in planned:
+        assert 0 < arrival.length_s <= length_s * (1 + jitter) + 1e-9
+        assert arrival.at_s + arrival.length_s <= ramp_s + hold_s + 1e-6
+
+
+def test_a_call_as_long_as_the_run_is_placed_once_a_line() -> None:
+    planned = plan_arrivals(Pattern.LINES, calls=3, ramp_s=3, hold_s=60, length_s=3600)
+    assert [arrival.at_s + arrival.length_s for arrival in planned] == [63, 63, 63]
+
+
+def test_independent_callers_come_at_the_rate_that_has_so_many_up() -> None:
+    planned = plan_arrivals(Pattern.POISSON, calls=50, ramp_s=100, hold_s=1000, length_s=20, seed=7)
+    steady = [arrival for arrival in planned if arrival.at_s >= 100]
+    assert len(steady) == pytest.approx(50 / 20 * 1000, rel=0.06)
+    ramp = [arrival for arrival in planned if arrival.at_s < 100]
+    assert len(ramp) == pytest.approx(50 / 20 * 100 / 2, rel=0.25)
+    gaps = [later.at_s - earlier.at_s for earlier, later in zip(steady, steady[1:], strict=False)]
+    mean = sum(gaps) / len(gaps)
+    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    assert spread == pytest.approx(mean, rel=0.1)  # exponential: they do not come like a clock
+    assert all(arrival.line is None for arrival in planned)
+
+
+def test_a_burst_comes_at_one_moment_and_again() -> None:
+    once = plan_arrivals(Pattern.BURST, calls=50, ramp_s=0, hold_s=30, length_s=5)
+    assert {arrival.at_s for arrival in once} == {0}
+    assert len(once) == 50
+    again = plan_arrivals(Pattern.BURST, calls=50, ramp_s=0, hold_s=30, length_s=5, every_s=10)
+    assert sorted({arrival.at_s for arrival in again}) == [0, 10, 20]
+    assert len(again) == 150
+
+
+def test_generators_share_neighbours_and_keep_lines_together() -> None:
+    planned = plan_arrivals(Pattern.LINES, calls=5, ramp_s=5, hold_s=60, length_s=10)
+    shares = share_arrivals(planned, 2)
+    assert sorted((arrival for share in shares for arrival in share), key=lambda each: each.number) == list(planned)
+    assert not {arrival.line for arrival in shares[0]} & {arrival.line for arrival in shares[1]}
+    burst = share_arrivals(plan_arrivals(Pattern.BURST, calls=7, ramp_s=0, hold_s=5, length_s=5), 3)
+    assert [len(share) for share in burst] == [3, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"calls": 0},
+        {"length_s": 0},
+        {"hold_s": 0},
+        {"ramp_s": -1},
+        {"jitter": 1.0},
+        {"every_s": 0.0},
+        {"calls": 100_000, "hold_s": 3600.0},
+    ],
+)
+def test_what_is_no_run_is_said(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"calls|run|bursts"):
+        plan_arrivals(Pattern.LINES, **{"calls": 1, "ramp_s": 0.0, "hold_s": 10.0, "length_s": 5.0} | wrong)  # type: ignore[arg-type]
