@@ -87,6 +87,7 @@ class Call:
     """One conversation from accept to a recorded cause.
 
     ``strict`` raises a defect in the session where it happens (tests); otherwise it ends the turn, and is counted.
+    ``asked_at``: when its caller asked for it, by the loop's clock.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Call:
         new_id: Callable[[str], str],
         strict: bool = False,
         wire: Wire | None = None,
+        asked_at: float | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
@@ -114,7 +116,15 @@ class Call:
         self._strict = strict
         self._session = Session(record.id, config, new_id, self._started)
         self._filing = Filing(record, self._session.conversation, self._now_ms)
-        self._playout = Playout(self._loop, leg, self._frame_sent, marked=self._mark_sent, wire=wire)
+        self._asked_at = asked_at
+        self._playout = Playout(
+            self._loop,
+            leg,
+            self._frame_sent,
+            marked=self._mark_sent,
+            wire=wire,
+            left=metrics.sender(record.transport).sent,
+        )
         self._guarded = Guarded(record.id, metrics)
         self._caller = CallerAudio(
             engines,
@@ -182,6 +192,8 @@ class Call:
 
     def answered(self) -> None:
         """Media flows."""
+        if self._asked_at is not None and self._record.answered_ms is None:
+            self._metrics.answered(self._record.transport, self._loop.time() - self._asked_at)
         self._record.answered(self._now_ms())
         self.load_changed(self._engines.health().overload)
         self.handle(Answered())

@@ -99,6 +99,7 @@ def open_call(
         started_at=datetime.now(UTC),
         direction="inbound" if incoming is None else incoming.direction,
         parties=None if incoming is None else _parties(incoming),
+        trace=gateway.begin_trace(),
     )
     try:
         return Call(
@@ -112,6 +113,7 @@ def open_call(
             new_id=new_id,
             strict=gateway.strict,
             wire=wire,
+            asked_at=admission.asked_at if record.direction == "inbound" else None,
         )
     except Exception as error:  # an engine may raise anything when it opens: it is this caller's answer, and logged
         _log.exception("a call could not be set up", call=admission.call_id)

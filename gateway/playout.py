@@ -48,6 +48,12 @@ class Wire:
 
     whole_frames: bool = False
     mark: Callable[[str], None] | None = None
+    clocked: bool = False
+    """The leg has a clock of its own, which knows how late a frame leaves."""
+
+
+def _unmeasured(late_s: float, frames: int) -> None:
+    """Nobody asks."""
 
 
 @dataclass(slots=True)
@@ -63,7 +69,8 @@ class _Track:
 
 class Playout:
     """``sent(epoch, position_samples)`` is called after the frames the leg took at once, ``marked(epoch, mark,
-    position_samples)`` before that when a mark followed the last of them."""
+    position_samples)`` before that when a mark followed the last of them. ``left(late_s, frames)`` is told of frames
+    that left together, so long after they were due: of what this process did, not of a far end that takes nothing."""
 
     def __init__(
         self,
@@ -73,12 +80,14 @@ class Playout:
         *,
         marked: Callable[[int, int, int], None],
         wire: Wire | None = None,
+        left: Callable[[float, int], None] = _unmeasured,
     ) -> None:
         self._loop = loop
         self._sink = sink
         self._sent = sent
         self._marked = marked
         self._wire = wire or Wire()
+        self._left = _unmeasured if self._wire.clocked else left
         self._marks: dict[str, tuple[int, int]] = {}
         """Their epochs and numbers by name, the oldest first."""
         self._numbers = itertools.count(1)
@@ -89,6 +98,8 @@ class Playout:
         """The epoch whose frames left last: the far end may still have some of it to play."""
         self._held: int | None = None
         self._tick: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """When the tick is to come, or should have come."""
         self._together = max(1, sink.lead_ms // (TOGETHER_OF_LEAD * FRAME_MS))
 
     def expect(self, epoch: int, rate_hz: int) -> None:
@@ -173,12 +184,15 @@ class Playout:
 
     def wake(self) -> None:
         """Something changed: look when the next frame is due."""
+        now = self._loop.time()
+        was_due = self._due if self._tick is not None and self._due < now else now
         self._stop()
         if self._open is None or self._open[0] == self._held or self._sink.congested:
             return
         track = self._tracks.get(self._open[0])
-        due = track.pacer.next_at(self._loop.time(), self._together) if track is not None else None
+        due = track.pacer.next_at(now, self._together) if track is not None else None
         if due is not None:
+            self._due = min(due, was_due) if due <= now else due  # what is late stays so, whatever else wakes it
             self._tick = self._loop.call_at(due, self._on_tick)
 
     def _on_tick(self) -> None:
@@ -198,14 +212,15 @@ class Playout:
         pacer, now = track.pacer, self._loop.time()
         mark_at = track.marked_samples + track.rate_hz * MARK_EVERY_MS // 1000
         marking = self._wire.mark is not None and self._unanswered < MAX_UNANSWERED
-        sent = marks = False
+        frames, marks = 0, False
         while not marks and not self._sink.congested and (frame := pacer.take(now)) is not None:
-            sent, self._sounding = True, epoch
+            frames, self._sounding = frames + 1, epoch
             self._sink.play(response_id, item_id, frame)
             marks = marking and (pacer.at_segment_end or pacer.position_samples >= mark_at)
         if marks:
             self._mark(epoch, track)
-        if sent:
+        if frames:
+            self._left(max(0.0, now - self._due), frames)
             self._sent(epoch, pacer.position_samples)
         return marks
 

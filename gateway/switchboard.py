@@ -129,6 +129,8 @@ class _Stage(enum.IntEnum):
 class Observer(Protocol):
     """Told of what is counted."""
 
+    def admitted(self) -> None: ...
+
     def refused(self, reason: str) -> None: ...
 
     def ended(self, record: CallRecord) -> None: ...
@@ -137,8 +139,10 @@ class Observer(Protocol):
 class Admission:
     """A place for one call: leave it (``with``) and the call is off the board, however it ended."""
 
-    def __init__(self, board: Switchboard, call_id: str) -> None:
+    def __init__(self, board: Switchboard, call_id: str, asked_at: float) -> None:
         self.call_id = call_id
+        self.asked_at = asked_at
+        """By the loop's clock."""
         self._board = board
 
     def connected(self) -> None:
@@ -211,7 +215,7 @@ class Switchboard:
         :class:`Refused` at once."""
         self._refuse_when_draining()
         self._refuse_when_unable()
-        admission = Admission(self, self.new_call_id(kind))
+        admission = Admission(self, self.new_call_id(kind), asyncio.get_running_loop().time())
         if unconnected_from is not None and not self._unconnected.begin(admission, unconnected_from):
             raise self._refuse(TooManyUnconnected("too many calls wait for their media; try again in a while"))
         try:
@@ -220,6 +224,7 @@ class Switchboard:
             self._unconnected.end(admission)
             raise
         self._admitted.add(admission)
+        self._observer.admitted()
         self._empty.clear()
         return admission
 

@@ -10,7 +10,7 @@ import pytest
 from engines.api import Pcm16
 from gateway.playout import MAX_MARKS_KNOWN, MAX_UNANSWERED, Playout, Wire
 from streaming.jobs import SynthesisChunk
-from tests.virtual_time import virtual
+from tests.virtual_time import VirtualLoop, virtual
 
 FRAME = 480
 """20 ms at 24 kHz."""
@@ -37,9 +37,13 @@ class Sink:
 
 
 class Rig:
-    def __init__(self, *, whole_frames: bool = False, marks: bool = False, lead_ms: int = 300) -> None:
+    def __init__(
+        self, *, whole_frames: bool = False, marks: bool = False, lead_ms: int = 300, clocked: bool = False
+    ) -> None:
         self.sink = Sink(lead_ms)
         self.sent: list[tuple[int, int]] = []
+        self.left: list[tuple[int, int]] = []
+        """How late in ms, and how many frames."""
         self.loop = asyncio.get_running_loop()
         self.marks: list[str] = []
         self.marked: list[tuple[int, int, int]] = []
@@ -48,7 +52,8 @@ class Rig:
             self.sink,
             lambda epoch, position: self.sent.append((epoch, position)),
             marked=lambda *mark: self.marked.append(mark),
-            wire=Wire(whole_frames, self.marks.append if marks else None),
+            wire=Wire(whole_frames, self.marks.append if marks else None, clocked),
+            left=lambda late_s, frames: self.left.append((round(late_s * 1000), frames)),
         )
 
     def audio(self, epoch: int, ms: int, *, value: int = 100, rate_hz: int = 24_000, last: bool = True) -> int | None:
@@ -342,3 +347,64 @@ async def test_old_marks_are_forgotten() -> None:
         if rig.playout.mark_returned(rig.marks[-1]) is None:
             break
     assert len(rig.playout._marks) <= MAX_MARKS_KNOWN
+
+
+def stall(seconds: float) -> None:
+    """In which the loop is busy."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop._jumping.now_s += seconds
+
+
+@virtual
+async def test_frames_on_time_are_told_of_as_such() -> None:
+    rig = Rig(lead_ms=40)
+    rig.start(1, 100)
+    await asyncio.sleep(1)
+    assert rig.left == [(0, 2), (0, 1), (0, 1), (0, 1)]
+
+
+@virtual
+async def test_what_a_busy_loop_made_late_is_told_of() -> None:
+    rig = Rig(lead_ms=40)
+    rig.start(1, 200)
+    await asyncio.sleep(0.01)
+    stall(0.045)
+    await asyncio.sleep(0.001)
+    assert rig.left[1] == (35, 2)  # due at 20 ms, sent at 55: with the one of 40 ms, for as much as the lead holds
+
+
+@virtual
+async def test_a_frame_stays_late_though_something_else_wakes_the_playout_first() -> None:
+    rig = Rig(lead_ms=40)
+    rig.start(1, 100)
+    await asyncio.sleep(0.01)
+    stall(0.03)
+    rig.audio(1, 100)
+    await asyncio.sleep(0.001)
+    assert rig.left[1] == (20, 2)
+
+
+@virtual
+async def test_audio_that_comes_late_or_a_far_end_that_takes_none_makes_no_frame_late() -> None:
+    rig = Rig(lead_ms=40)
+    rig.start(1, 40)
+    await asyncio.sleep(0.5)
+    rig.audio(1, 100)
+    await asyncio.sleep(0.001)
+    rig.sink.congested = True
+    await asyncio.sleep(0.2)
+    rig.sink.congested = False
+    rig.playout.wake()
+    await asyncio.sleep(0.2)
+    assert sum(frames for _, frames in rig.left) == 7
+    assert {late_ms for late_ms, _ in rig.left} == {0}
+
+
+@virtual
+async def test_where_the_leg_has_a_clock_of_its_own_that_one_tells() -> None:
+    rig = Rig(lead_ms=40, clocked=True)
+    rig.start(1, 100)
+    await asyncio.sleep(1)
+    assert rig.sink.samples == 100 * 24
+    assert rig.left == []

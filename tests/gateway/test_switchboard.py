@@ -20,6 +20,10 @@ class Ledger:
         self.reasons: list[str] = []
         self.counted: list[str] = []
         self.kept: list[str] = []
+        self.places_given = 0
+
+    def admitted(self) -> None:
+        self.places_given += 1
 
     def refused(self, reason: str) -> None:
         self.reasons.append(reason)
@@ -97,6 +101,7 @@ async def test_the_surplus_is_refused_at_once_and_a_place_comes_back() -> None:
         await switchboard.admit()
     assert caught.value.code == "busy"
     assert ledger.reasons == ["busy"]
+    assert ledger.places_given == 2
     with first:
         pass
     assert switchboard.live == 1

@@ -196,8 +196,9 @@ class _Connection(asyncio.Protocol):
 
     def make_line(self, hand_over: partial[None] | None) -> AudioSocketLine:
         assert self._transport is not None
-        count = self._server.gateway.metrics.count
-        self._line = AudioSocketLine(self._transport, count, hand_over=hand_over)
+        metrics = self._server.gateway.metrics
+        left = metrics.sender("audiosocket").sent
+        self._line = AudioSocketLine(self._transport, metrics.count, hand_over=hand_over, left=left)
         return self._line
 
     def data_received(self, data: bytes) -> None:

@@ -38,17 +38,23 @@ class Count(Protocol):
 
 class AudioSocketLine:
     """``rate_hz``: of the channel, both ways. ``hand_over`` is told where the dialplan shall send the caller; None: it
-    does not ask."""
+    does not ask. ``left`` is told of each frame how long after its time it went."""
 
     owner = PlayoutOwner.OURS
 
     def __init__(
-        self, transport: asyncio.Transport, count: Count, *, hand_over: Callable[[str], None] | None = None
+        self,
+        transport: asyncio.Transport,
+        count: Count,
+        *,
+        hand_over: Callable[[str], None] | None = None,
+        left: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._count = count
         self._hand_over = hand_over
+        self._left = left
         self.abilities: frozenset[Ability] = frozenset({Ability.TRANSFER} if hand_over is not None else ())
         self.rate_hz = 8_000
         self._events: LineEvents | None = None
@@ -239,6 +245,7 @@ class AudioSocketLine:
         elif self._blocked_since is None:
             self._transport.write(self._next_frame())
             self._frames_out += 1
+            self._left(max(0.0, now - due))
         else:
             self._count("audiosocket_frames_unsent")
             if now - self._blocked_since > NOT_READING_S:

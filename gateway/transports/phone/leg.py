@@ -41,9 +41,10 @@ class PhoneLeg:
 
     @property
     def wire(self) -> Wire:
-        """Frames are whole; where the far end buffers, its marks say what was heard."""
+        """Frames are whole; where the far end buffers, its marks say what was heard, and elsewhere the line's own clock
+        sends them."""
         theirs = self._line.owner is PlayoutOwner.THEIRS
-        return Wire(whole_frames=True, mark=self._line.mark if theirs else None)
+        return Wire(whole_frames=True, mark=self._line.mark if theirs else None, clocked=not theirs)
 
     @property
     def congested(self) -> bool:

@@ -17,15 +17,27 @@ _log = structlog.get_logger(__name__)
 FRAME_S = 0.02
 SLOTS = 4
 
+MAX_MISSED = 50
+"""Frames told of one stall: a second."""
+
+Left = Callable[[float, int], None]
+"""Takes how late the frames of a slot leave, and how many they are."""
+
 Tick = Callable[[int, float], None]
 """Takes the number of the frame on the grid and the time of the loop."""
+
+
+def unmeasured(late_s: float, frames: int) -> None:
+    """Nobody asks."""
 
 
 class FrameTicker:
     """Ticks while somebody listens. Keeps no loop: it is always the running one."""
 
     def __init__(self, now_s: float) -> None:
-        self._slots = [_Slot(now_s + at * FRAME_S / SLOTS) for at in range(SLOTS)]
+        self._slots = [_Slot(self, now_s + at * FRAME_S / SLOTS) for at in range(SLOTS)]
+        self.left: Left = unmeasured
+        """Told of each slot that had its turn, or lost it."""
 
     def join(self, tick: Tick) -> Callable[[], None]:
         """``tick`` is called every 20 ms, on time or not at all, until the returned function is. It must not raise:
@@ -35,7 +47,8 @@ class FrameTicker:
 
 
 class _Slot:
-    def __init__(self, began_s: float) -> None:
+    def __init__(self, ticker: FrameTicker, began_s: float) -> None:
+        self._ticker = ticker
         self._began_s = began_s
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -67,6 +80,8 @@ class _Slot:
         self._timer = None
         now_s, number = asyncio.get_running_loop().time(), self._number
         late = int((now_s - self._began_s) / FRAME_S + 1e-6)
+        for missed in range(max(number, late - MAX_MISSED), max(number, late) + 1):
+            self._ticker.left(max(0.0, now_s - self._began_s - missed * FRAME_S), len(self.ticks))
         if late > number:
             number = self._number = late
         for key, tick in list(self.ticks.items()):

@@ -22,6 +22,7 @@ from gateway.switchboard import Admission
 from gateway.transports.sip.answering import Answering
 from gateway.transports.sip.dialling import dial
 from gateway.transports.sip.digest import DigestGate
+from gateway.transports.sip.frame_ticker import ticker_of, unmeasured
 from gateway.transports.sip.guard import SourceGuard
 from gateway.transports.sip.incoming import IncomingSession
 from gateway.transports.sip.line import SipLine
@@ -50,10 +51,13 @@ async def sip_calls(gateway: Gateway) -> AsyncIterator[None]:
         return
     async with SipServer(gateway).listening() as server:
         gateway.wires.sip = server
+        ticker = ticker_of(asyncio.get_running_loop())
+        ticker.left = gateway.metrics.sender("sip").sent
         try:
             yield
         finally:
             gateway.wires.sip = None
+            ticker.left = unmeasured
 
 
 class SipServer:

@@ -60,6 +60,8 @@ async def test_what_a_stalled_loop_missed_is_skipped() -> None:
     leave = ticker.join(frames)
     await asyncio.sleep(0.1)
     before = len(frames.times)
+    left: list[float] = []
+    ticker.left = lambda late_s, frames: left.extend([late_s] * frames)
     loop._jumping.now_s += 1.0  # a second in which the loop was busy
     await asyncio.sleep(0.1)
     leave()
@@ -67,6 +69,10 @@ async def test_what_a_stalled_loop_missed_is_skipped() -> None:
     gaps = [after - now for now, after in itertools.pairwise(frames.numbers)]
     assert sorted(gaps)[-1] in (50, 51), "the numbers follow the clock"
     assert sorted(gaps)[-2] == 1
+    lost = [late_s for late_s in left if late_s > 0.02]
+    assert len(lost) == 49, "each frame that was skipped is told of, as late as it would have been"
+    assert max(lost) == pytest.approx(1.0, abs=0.02)
+    assert len(left) - len(lost) <= 7
 
 
 @virtual
