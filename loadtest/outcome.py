@@ -117,9 +117,12 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """RTP: not there at their time, and concealed."""
     underruns: int = 0
     """How often the buffer ran dry in speech; each is one or more late frames."""
+    slow: int = 0
+    """Waits of more than 20 ms for more of the same speech when nothing was left of it, before any buffer."""
     gaps: int = 0
-    """Times that nothing came for more than 60 ms though more of the same speech was to come and nothing was queued."""
+    """Such waits of more than 60 ms."""
     longest_gap_ms: float = 0.0
+    """The longest such wait."""
     mos: float | None = None
     """Estimated (G.107), not an opinion of people."""
     foreign_codes: tuple[str, ...] = ()

@@ -89,6 +89,8 @@ class MediaTotals(msgspec.Struct, frozen=True, kw_only=True):
     late: int = 0
     lost: int = 0
     underruns: int = 0
+    slow: int = 0
+    """Waits of more than 20 ms for more of the same speech, before any buffer; ``gaps`` of more than 60 ms."""
     gaps: int = 0
     longest_gap_ms: float = 0.0
 
@@ -284,6 +286,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     goodput: float | None = None
     """Good calls over offered ones, without those that the load test cut short itself."""
+    faultless: float | None = None
+    """Calls without a fault over the same: more than goodput where the scenario lets calls be refused."""
     late_frames_ratio: float | None = None
     calls: CallCounts = CallCounts()
     latency_ms: Latencies = Latencies()

@@ -1,0 +1,279 @@
+"""From the tape of a call to what became of it, and whether that is good. Pure, but slow: run it in a worker thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from loadtest.call import SLOT_MS, CallTape, EndCause, Transport
+from loadtest.cross_talk import HeardCode, heard_codes
+from loadtest.ear import HeardMedia
+from loadtest.emodel import G711, LINEAR, OPUS, mos, r_factor
+from loadtest.measure import HELD_MS, Span, TurnMark, TurnTiming, measure_turns, voiced_spans
+from loadtest.outcome import CallOutcome, Fate, Fault, TurnOutcome
+
+REFUSED_WITHIN_MS = 1_000.0
+"""A no that takes longer is no better than no answer: a carrier's patience is short."""
+
+TALKED_ON_MS = 100.0
+"""Less after the silence is a breath, or a fade."""
+
+LONG_REPLY = "tell me more"
+"""What scripted engines answer with a reply that is long enough to be interrupted (``--preset null``)."""
+
+_CODECS = {Transport.WEBSOCKET: LINEAR, Transport.AUDIOSOCKET: LINEAR, Transport.WEBRTC: OPUS}
+_BUFFER_MS = {Transport.WEBSOCKET: 60.0}
+_OTHER_BUFFER_MS = 40.0
+_DISTURBED_MS = 400.0
+"""Around a stop: a code word that was being said then need not be whole."""
+
+
+class Expectations(Protocol):
+    """What a scenario holds a server to; None: nothing."""
+
+    @property
+    def answer_within_ms(self) -> float | None: ...
+
+    @property
+    def stop_within_ms(self) -> float | None: ...
+
+    @property
+    def setup_within_ms(self) -> float | None: ...
+
+    @property
+    def max_late_share(self) -> float | None:
+        """Of late frames in what was due; the same bound is for lost ones."""
+
+    @property
+    def codes(self) -> bool:
+        """A line's own code word must come back whole."""
+
+    @property
+    def refused_ok(self) -> bool:
+        """A call may be refused, if that is quick."""
+
+    @property
+    def agent_ends(self) -> bool:
+        """The agent ends the call, not the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedCall:
+    """What the run knows of a call; ``offered_s`` and ``ended_s`` are on the run's clock."""
+
+    number: int
+    transport: Transport
+    offered_s: float
+    ended_s: float
+
+
+def measure_call(tape: CallTape, offered: OfferedCall, expect: Expectations) -> CallOutcome:
+    """Raises nothing: a call that never came about has an outcome too."""
+    up = tape.setup_ms is not None
+    setup_ms = tape.setup_ms if tape.setup_ms is not None else (offered.ended_s - offered.offered_s) * 1000.0
+    answered_s = offered.offered_s + setup_ms / 1000.0
+    fate = fate_of(tape.end_cause, up=up, agent_may_end=expect.agent_ends)
+    spans = voiced_spans(tape.agent, tape.rate_hz)
+    timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks)
+    own = {mark.code for mark in tape.marks if mark.code is not None}
+    codes = heard_codes(tape.agent, tape.rate_hz, spans) if own else []
+    turns = [_turn(tape, index, timing, codes, answered_s) for index, timing in enumerate(timings)]
+    foreign = [code.word for code in codes if code.word is not None and code.word not in own]
+    greeted = bool(spans) and (not tape.marks or spans[0].start < tape.marks[0].start)
+    heard = tape.heard
+    outcome = CallOutcome(
+        number=offered.number,
+        transport=str(offered.transport),
+        fate=fate,
+        offered_s=offered.offered_s,
+        answered_s=answered_s if up else None,
+        ended_s=offered.ended_s,
+        setup_ms=setup_ms if up or fate is Fate.REFUSED else None,
+        end_cause=str(tape.end_cause),
+        problem=tape.problem,
+        call_id=tape.log.call_id,
+        turns=tuple(turns),
+        false_stops=sum(turn.kind == "backchannel" and turn.stop_ms is not None for turn in turns)
+        + sum(_broke_off(turns, index) for index in range(len(turns))),
+        replies=greeted + sum(turn.voice_to_voice_ms is not None for turn in turns),
+        frames_due=heard.frames_due,
+        frames_late=heard.frames_late,
+        frames_lost=heard.frames_lost,
+        underruns=heard.underruns,
+        slow=heard.slow,
+        gaps=heard.gaps,
+        longest_gap_ms=heard.longest_gap_ms,
+        mos=_mos(heard, offered.transport),
+        foreign_codes=tuple(dict.fromkeys(foreign)),
+        damaged_codes=sum(not code.whole and not _disturbed(code.span, tape, timings) for code in codes),
+        caller_lag_ms=tape.caller_lag_ms,
+    )
+    return msgspec.structs.replace(outcome, faults=tuple(dict.fromkeys(map(str, _faults(outcome, expect, tape)))))
+
+
+def fate_of(cause: EndCause, *, up: bool, agent_may_end: bool) -> Fate:
+    """What the end of a call means to who offered it."""
+    if cause is EndCause.ABANDONED:
+        return Fate.ABANDONED
+    if not up:
+        return Fate.REFUSED if cause is EndCause.BUSY else Fate.FAILED
+    match cause:
+        case EndCause.HANGUP:
+            return Fate.COMPLETED
+        case EndCause.VANISHED:
+            return Fate.LEFT
+        case EndCause.TIME_LIMIT:
+            return Fate.ABANDONED
+        case EndCause.AGENT_HANGUP if agent_may_end:
+            return Fate.COMPLETED
+        case _:
+            return Fate.DROPPED
+
+
+def badness(outcome: CallOutcome) -> float:
+    """By this the worst calls are chosen; higher is worse, and only the order means anything. What must never happen
+    comes first, then what a caller notices most."""
+    waits = [turn.voice_to_voice_ms or 0.0 for turn in outcome.turns]
+    stops = [(turn.stop_ms or 0.0) + (turn.talked_on_ms or 0.0) for turn in outcome.turns]
+    unanswered = sum(turn.answer_expected and turn.voice_to_voice_ms is None for turn in outcome.turns)
+    return (
+        1e6 * len(outcome.foreign_codes)
+        + 1e5 * (outcome.fate is Fate.DROPPED)
+        + 5e4 * (outcome.fate is Fate.FAILED)
+        + 1e4 * (unanswered + outcome.damaged_codes + outcome.false_stops)
+        + 1e3 * len(outcome.faults)
+        + 20.0 * (outcome.frames_late + outcome.frames_lost)
+        + max(waits, default=0.0)
+        + 2.0 * max(stops, default=0.0)
+    )
+
+
+def _turn(tape: CallTape, index: int, timing: TurnTiming, codes: Sequence[HeardCode], answered_s: float) -> TurnOutcome:
+    mark, ms = tape.marks[index], 1000.0 / tape.rate_hz
+    until = tape.marks[index + 1].start if index + 1 < len(tape.marks) else len(tape.agent)
+    slot = tape.rate_hz * SLOT_MS // 1000
+    stop_ms = timing.stop_ms
+    if mark.kind == "backchannel" and stop_ms is not None and _ended(mark, stop_ms, codes, tape.rate_hz):
+        stop_ms = None
+    return TurnOutcome(
+        kind=mark.kind,
+        at_s=answered_s + mark.start * ms / 1000.0,
+        in_call_ms=mark.start * ms,
+        text=mark.text,
+        code=mark.code,
+        heard_codes=tuple(c.word for c in codes if c.word is not None and mark.start <= c.span.start < until),
+        answer_expected=mark.answer_expected and mark.kind != "backchannel",
+        voice_to_voice_ms=timing.voice_to_voice_ms,
+        stop_ms=stop_ms,
+        talked_on_ms=timing.talked_on_ms,
+        cut_in_ms=timing.cut_in_ms,
+        late_frames=sum(mark.start <= late * slot < until for late in tape.late_slots),
+    )
+
+
+def _ended(mark: TurnMark, stop_ms: float, codes: Sequence[HeardCode], rate_hz: int) -> bool:
+    """The agent fell silent with its code word: its reply was over, and no backchannel stopped it."""
+    stopped = mark.start + int(stop_ms * rate_hz / 1000)
+    near = int(_DISTURBED_MS * rate_hz / 1000)
+    return any(mark.start < code.span.end and abs(code.span.end - stopped) <= near for code in codes)
+
+
+def _broke_off(turns: Sequence[TurnOutcome], index: int) -> bool:
+    """A long reply has the caller's code word at its beginning and its end. One that lacks the second, though the
+    caller heard it out, was broken off by noise or an echo."""
+    turn = turns[index]
+    long = turn.text is not None and LONG_REPLY in turn.text.lower()
+    if not long or turn.code is None or _was_cut(turns, index):
+        return False
+    begun = [later for later in turns[index:] if later is turn or later.kind == "backchannel"]
+    return sum(each.heard_codes.count(turn.code) for each in begun) == 1 and turn.voice_to_voice_ms is not None
+
+
+def _was_cut(turns: Sequence[TurnOutcome], index: int) -> bool:
+    """The caller itself interrupted the answer to this turn."""
+    after = next((turn for turn in turns[index + 1 :] if turn.kind != "backchannel"), None)
+    return after is not None and after.kind == "interrupt"
+
+
+def _disturbed(code: Span, tape: CallTape, timings: Sequence[TurnTiming]) -> bool:
+    """A word that the caller spoke into, or that the call's end cut, need not be whole."""
+    near = int(_DISTURBED_MS * tape.rate_hz / 1000)
+    if code.end > len(tape.agent) - near:
+        return True
+    for mark, timing in zip(tape.marks, timings, strict=True):
+        stopped = mark.start + int((timing.stop_ms or 0.0) * tape.rate_hz / 1000)
+        held = int(HELD_MS * tape.rate_hz / 1000) if mark.kind == "backchannel" else 0
+        if code.end > mark.start and code.start < max(mark.end + held, stopped) + near:
+            return True
+    return False
+
+
+def _mos(heard: HeardMedia, transport: Transport) -> float | None:
+    if not heard.frames_due:
+        return None
+    delay_ms = SLOT_MS + _BUFFER_MS.get(transport, _OTHER_BUFFER_MS)
+    concealed, silent = heard.frames_lost / heard.frames_due, heard.frames_late / heard.frames_due
+    return mos(r_factor(_CODECS.get(transport, G711), delay_ms=delay_ms, concealed=concealed, silent=silent))
+
+
+def _faults(outcome: CallOutcome, expect: Expectations, tape: CallTape) -> Iterator[Fault]:
+    match outcome.fate:
+        case Fate.REFUSED:
+            if not expect.refused_ok:
+                yield Fault.REFUSED
+            if _over(outcome.setup_ms, REFUSED_WITHIN_MS):
+                yield Fault.SLOW_REFUSAL
+        case Fate.FAILED:
+            yield Fault.FAILED
+        case Fate.DROPPED:
+            yield Fault.DROPPED
+        case Fate.COMPLETED if expect.agent_ends and tape.end_cause is not EndCause.AGENT_HANGUP:
+            yield Fault.AGENT_STAYED
+        case Fate.ABANDONED if tape.end_cause is EndCause.TIME_LIMIT:
+            yield Fault.OVERSTAYED
+    if outcome.answered_s is None:
+        return
+    if _over(outcome.setup_ms, expect.setup_within_ms):
+        yield Fault.SLOW_SETUP
+    for index in range(len(outcome.turns)):
+        yield from _turn_faults(outcome, index, expect, tape)
+    if outcome.false_stops:
+        yield Fault.FALSE_STOP
+    if expect.max_late_share is not None:
+        if outcome.frames_late > expect.max_late_share * outcome.frames_due:
+            yield Fault.LATE_FRAMES
+        if outcome.frames_lost > expect.max_late_share * outcome.frames_due:
+            yield Fault.LOST_FRAMES
+    if outcome.foreign_codes:
+        yield Fault.FOREIGN_CODE
+    if expect.codes and outcome.damaged_codes:
+        yield Fault.DAMAGED
+
+
+def _turn_faults(outcome: CallOutcome, index: int, expect: Expectations, tape: CallTape) -> Iterator[Fault]:
+    turn, last = outcome.turns[index], index == len(outcome.turns) - 1
+    cut_short = last and outcome.fate in (Fate.DROPPED, Fate.ABANDONED, Fate.LEFT)
+    if turn.answer_expected and turn.voice_to_voice_ms is None:
+        waited_ms = (len(tape.agent) - tape.marks[index].end) * 1000.0 / tape.rate_hz
+        if not cut_short or _over(waited_ms, expect.answer_within_ms):
+            yield Fault.NO_ANSWER
+    elif turn.answer_expected:
+        if _over(turn.voice_to_voice_ms, expect.answer_within_ms):
+            yield Fault.SLOW_ANSWER
+        missing = expect.codes and turn.code is not None and turn.code not in turn.heard_codes
+        if missing and not cut_short and not _was_cut(outcome.turns, index):
+            yield Fault.LOST_CODE
+    if turn.kind == "interrupt":
+        if _over(turn.stop_ms, expect.stop_within_ms):
+            yield Fault.SLOW_STOP
+        if _over(turn.talked_on_ms, TALKED_ON_MS):
+            yield Fault.TALKED_ON
+    if turn.cut_in_ms is not None:
+        yield Fault.CUT_IN
+
+
+def _over(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value > limit
