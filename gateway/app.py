@@ -31,14 +31,17 @@ from gateway.engine_watch import watch_engines
 from gateway.outbound_book import OutboundBook
 from gateway.phrases import Phrase, Phrases
 from gateway.readiness import unready
+from gateway.records.call_record import CallRecord
 from gateway.records.recent import RecentCalls
 from gateway.security import cors
-from gateway.security.guard import Denial, Guard, authorize, error_body
+from gateway.security.guard import ACCESS, Access, Denial, Guard, Right, authorize, error_body
 from gateway.settings import ConfigurationError, Settings
-from gateway.state import Gateway
+from gateway.state import Gateway, Wires
 from gateway.switchboard import Switchboard
 from gateway.telemetry.history import History, keep_history
 from gateway.telemetry.metrics import CONTENT_TYPE, Metrics, measure_loop_lag
+from gateway.telemetry.traces import call_traces, check_telemetry
+from gateway.telemetry.traces_context import HEADER, TraceParent, asked_in, parse_traceparent
 from gateway.transports.asterisk import routes as asterisk_routes
 from gateway.transports.asterisk.audiosocket import audiosocket_calls
 from gateway.transports.asterisk.desk import AsteriskDesk
@@ -90,9 +93,10 @@ def create_app(
 
     Raises:
         ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``,
-            ``unknown_voice``, ``unknown_agent``.
+            ``unknown_voice``, ``unknown_agent``, ``telemetry_not_installed``, ``telemetry_headers_missing``.
     """
     check_agents_known(settings)
+    check_telemetry(settings)
     lineup = settings.lineup()
     if engines is None:
         check_voices_known(settings, lineup)
@@ -171,6 +175,7 @@ async def _open(
         async with opened() as engines:
             app.state.gateway = gateway = await _assemble(settings, lineup, engines, strict)
             async with (
+                call_traces(gateway),
                 app.state.carriers.open(),
                 audiosocket_calls(gateway),
                 sip_calls(gateway),
@@ -219,7 +224,14 @@ async def _assemble(settings: Settings, lineup: Lineup | None, engines: EngineSe
         fake=lineup is not None and any(".scripted" in spec.factory for spec in lineup.first() if spec.kind in FAKED),
     )
     recent = RecentCalls(settings.recent_calls)
-    switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=recent.add, health=engines.health)
+    wires = Wires()
+
+    def ended(record: CallRecord) -> None:
+        recent.add(record)
+        if wires.traces is not None:
+            wires.traces.ended(record)
+
+    switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=ended, health=engines.health)
     metrics.watch(
         live=lambda: switchboard.live,
         limit=switchboard.max_calls,
@@ -241,6 +253,7 @@ async def _assemble(settings: Settings, lineup: Lineup | None, engines: EngineSe
         strict,
         history=history,
         outbound=outbound,
+        wires=wires,
         asterisk=AsteriskDesk.of(settings.audiosocket),
     )
 
@@ -274,10 +287,20 @@ class _Door:
         if denial is None and connection.app.state.gateway is None:
             denial = Denial(503, "warming", "The engines are loading.", "server_error", {"Retry-After": "1"})
         if denial is None:
+            asked_in.set(_asked_in(connection))
             return await self._app(scope, receive, send)
         if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
             return await send({"type": "websocket.close", "code": 1008, "reason": denial.code})
         return await denial.response()(scope, receive, send)
+
+
+def _asked_in(connection: HTTPConnection) -> TraceParent | None:
+    """Whoever has the key may have its calls in its own trace. A browser may not: it would decide what is sampled."""
+    gateway: Gateway = connection.app.state.gateway
+    access: Access | None = connection.scope.get(ACCESS)
+    if gateway.wires.traces is None or access is None or access.right is not Right.KEY:
+        return None
+    return parse_traceparent(connection.headers.getlist(HEADER))
 
 
 def _with_headers(send: Send, headers: dict[str, str]) -> Send:

@@ -47,6 +47,7 @@ from gateway.outbound_settings import OutboundSettings
 from gateway.phone_settings import PhoneSettings
 from gateway.security.origins import parse_origin
 from gateway.sip_settings import SipSettings, TrunkSettings
+from gateway.telemetry_settings import TelemetrySettings
 from streaming.config import Eagerness
 
 DEFAULT_FILE = Path("offhook.toml")
@@ -136,6 +137,7 @@ class Settings(BaseSettings):
     asterisk: AsteriskSettings = Field(default_factory=AsteriskSettings, description="[asterisk] table")
     freeswitch: FreeswitchSettings = Field(default_factory=FreeswitchSettings, description="[freeswitch] table")
     outbound: OutboundSettings = Field(default_factory=OutboundSettings, description="[outbound] table")
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings, description="[telemetry] table")
     farewell: str = Field(default=FAREWELL, description="spoken to the calls still up when the server stops")
     agents: dict[str, AgentSettings] = Field(default_factory=dict, description="[agents.NAME] tables")
 

@@ -16,9 +16,11 @@ from gateway.settings import Settings
 from gateway.switchboard import Switchboard
 from gateway.telemetry.history import History
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.traces_context import CallTrace
 from gateway.transports.asterisk.desk import AsteriskDesk
 
 if TYPE_CHECKING:
+    from gateway.telemetry.traces import Traces
     from gateway.transports.sip.server import SipServer
 
 
@@ -34,6 +36,7 @@ class Wires:
     """What is open beside the web server."""
 
     sip: SipServer | None = None
+    traces: Traces | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,10 @@ class Gateway:
     outbound: OutboundBook = field(default_factory=OutboundBook.of)
     wires: Wires = field(default_factory=Wires)
     asterisk: AsteriskDesk = field(default_factory=lambda: AsteriskDesk.of(AudioSocketSettings()))
+
+    def begin_trace(self) -> CallTrace | None:
+        """For the record of a call that begins; None where calls are not traced."""
+        return self.wires.traces.begin() if self.wires.traces is not None else None
 
     def lagged(self, lag_s: float) -> None:
         """The event loop was busy for so long."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.telemetry.traces_context import CallTrace
 from streaming.turn_times import TurnTimes
 
 MAX_ENTRIES = 500
@@ -84,6 +85,7 @@ class CallRecord:
         started_at: datetime,
         direction: Direction = "inbound",
         parties: Parties | None = None,
+        trace: CallTrace | None = None,
     ) -> None:
         self.id = id
         self.transport = transport
@@ -91,6 +93,8 @@ class CallRecord:
         self.started_at = started_at
         self.direction: Direction = direction
         self.parties = parties
+        self.trace = trace
+        """Set where calls are traced."""
         self.quality: dict[str, int | float | None] | None = None
         """Of the media of a phone line, as last told (:class:`gateway.transports.phone.line.Quality`)."""
         self.state: CallState = "ringing"
@@ -254,6 +258,7 @@ class CallRecord:
             "turns": [turn_view(times) for times in self._turns.values()],
             "turns_dropped": self.turns_dropped,
             "quality": self.quality,
+            "trace_id": self.trace.hex_id if self.trace is not None and self.trace.sampled else None,
         }
 
 
