@@ -40,7 +40,7 @@ def join(parts: Iterable[Content]) -> Markup:
     return Markup("".join(part if isinstance(part, Markup) else escape(_text(part)) for part in parts))
 
 
-def tag(name: str, *content: Content, **attributes: Attribute) -> Markup:
+def tag(name: str, /, *content: Content, **attributes: Attribute) -> Markup:
     """One element. Of attribute names a closing ``_`` is dropped (``class_``) and the others become ``-``.
     Raises :class:`ValueError` for names that are none, and for content in an element that has none."""
     written = [name]

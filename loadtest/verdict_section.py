@@ -1,0 +1,167 @@
+"""The top of the report: was it good, of what, and the few numbers that say so."""
+
+from __future__ import annotations
+
+from loadtest.latency_sections import GOODPUT_WANTED, VOID_LATENESS_MS
+from loadtest.markup import Content, Markup, join, number, tag, words
+from loadtest.page_parts import defined, facts, notice, tone_text
+from loadtest.plots import say_clock, say_count, say_ms
+from loadtest.report_words import VERDICTS
+from loadtest.run_report import Percentiles, RunReport
+
+LATE_WANTED = 0.001
+
+
+def verdict_section(report: RunReport) -> Markup:
+    title, tone = VERDICTS[report.verdict]
+    if report.calls.offered == 0:
+        title, tone = ("No call was placed", "warn") if report.verdict.value != "void" else (title, tone)
+    heading = tag("h1", tag("i", _MARK[tone], class_="mark", aria_hidden="true"), title)
+    reasons = [tag("li", words(reason)) for reason in report.reasons if reason not in report.void_reasons]
+    return tag(
+        "section",
+        tag("div", *_banners(report), class_="notices"),
+        tag(
+            "div",
+            tag("p", "Load test ", tag("strong", words(report.scenario)), class_="what"),
+            heading,
+            tag("p", _told(report), class_="told"),
+            tag("ul", *reasons, class_="reasons") if reasons else None,
+            _facts(report),
+            class_=f"card verdict {tone}",
+        ),
+        id="verdict",
+        aria_label="Verdict",
+    )
+
+
+_MARK = {"ok": "✓", "bad": "✕", "warn": "!"}
+
+
+def _banners(report: RunReport) -> list[Markup]:
+    shown = []
+    if report.void:
+        lines: list[Content] = [words(reason) for reason in report.void_reasons]
+        told = "The load test itself was late or broke. Nothing below can be held against the server."
+        shown.append(notice("VOID", [told, *lines], "bad"))
+    if report.fake_engines:
+        told = "The server’s engines are scripted. The times are those of transport and gateway alone; no model ran."
+        shown.append(notice("FAKE ENGINES", [told], "warn"))
+    if report.interrupted:
+        shown.append(notice("INTERRUPTED", ["It was stopped by hand; what was measured until then is below."], "warn"))
+    if report.baseline is not None and report.baseline.regressed:
+        worse = [line.name.replace("_", " ") for line in report.baseline.lines if line.regressed]
+        told_worse = join(["Worse than the baseline: ", words(", ".join(worse)), "."])
+        shown.append(notice("REGRESSION", [told_worse], "bad"))
+    return shown
+
+
+def _told(report: RunReport) -> Markup:
+    calls = report.calls
+    if calls.offered == 0:
+        return join([f"The run lasted {say_clock(report.length_s)}."])
+    told = f"{say_count(calls.good)} of {say_count(calls.offered)} calls were good"
+    up = f", up to {say_count(calls.most_up)} at once" if calls.most_up else ""
+    held = ""
+    if report.knee is not None:
+        held = f" {say_count(report.knee.held)} calls at once were held." if report.knee.held else " No level was held."
+    return join([f"{told}{up}, in {say_clock(report.length_s)}.{held}"])
+
+
+def _facts(report: RunReport) -> Markup:
+    info, machine = report.server.info, report.machine
+    engines = "scripted (fake)" if report.fake_engines else "it did not say" if report.fake_engines is None else "real"
+    server = " ".join(part for part in (info.get("version", ""), info.get("preset", "")) if part)
+    load = [
+        f"{number(load)} {when}"
+        for load, when in ((machine.load_before, "before"), (machine.load_after, "after"))
+        if load is not None
+    ]
+    pairs: list[tuple[Content, Content]] = [
+        ("Server", words(report.url) if report.url else None),
+        ("Version, preset", words(server) if server else None),
+        ("Engines", engines),
+        ("Over", words(", ".join(report.transports)) if report.transports else None),
+        ("Seed", str(report.seed)),
+        ("Callers’ machine", words(f"{machine.cores} cores, {machine.system} {machine.processor}".strip())),
+        ("Its load", ", ".join(load) or None),
+    ]
+    return join([tag("p", words(report.about), class_="muted about") if report.about else None, facts(pairs)])
+
+
+def figures(report: RunReport) -> Markup:
+    expect, latency = report.expect, report.latency_ms
+    late, late_wanted = report.late_frames_ratio, _wanted(report, "max_late_share") or LATE_WANTED
+    cross = report.cross_talk
+    generator = report.lateness.generator_p99_ms
+    send = report.lateness.server_send.p99 if report.lateness.server_send is not None else None
+    shown = [
+        _figure(
+            defined("Goodput", "goodput"),
+            _percent(report.goodput, 2),
+            f"{_percent(GOODPUT_WANTED, 0)} wanted",
+            None if report.goodput is None or expect.get("refused_ok") else report.goodput < GOODPUT_WANTED,
+        ),
+        _latency("Voice to voice", "voice-to-voice", latency.voice_to_voice, _wanted(report, "answer_within_ms")),
+        _latency("Stop", "stop", latency.stop, _wanted(report, "stop_within_ms")),
+        _latency("Set-up", "setup", latency.setup, _wanted(report, "setup_within_ms")),
+        _figure(
+            defined("Late frames", "late"),
+            _percent(late, 3),
+            f"{say_count(report.media.late)} of {say_count(report.media.due)}; {_percent(late_wanted, 2)} allowed",
+            None if late is None else late > late_wanted,
+        ),
+        _figure(
+            defined("Cross-talk", "cross-talk"),
+            say_count(cross.foreign) if cross.calls_checked else None,
+            f"{say_count(cross.own)} of {say_count(cross.turns_checked)} code words came back"
+            if cross.calls_checked
+            else "no code words in this scenario",
+            cross.foreign > 0 if cross.calls_checked else None,
+        ),
+        _server(report),
+        _figure(
+            defined("Load test’s lateness", "lateness"),
+            None if generator is None else say_ms(generator),
+            f"p99, void above {say_ms(VOID_LATENESS_MS)}" + ("" if send is None else f"; the server’s {say_ms(send)}"),
+            None if generator is None else generator > VOID_LATENESS_MS,
+        ),
+    ]
+    return tag("section", *shown, class_="figures", id="figures", aria_label="The numbers in short")
+
+
+def _server(report: RunReport) -> Markup:
+    cores, memory = report.server.cpu_cores_per_call, report.server.rss_bytes_per_call
+    if cores is None:
+        return _figure("Server’s CPU per call", None, "it told nothing of itself", None)
+    note = "of a core" if memory is None else f"of a core, and {memory / 1e6:.2f} MB"
+    return _figure("Server’s CPU per call", f"{number(100 * cores)} %", note, None)
+
+
+def _latency(name: str, term: str, times: Percentiles, wanted: float | None) -> Markup:
+    if not times.count:
+        return _figure(defined(name, term), None, "nothing to measure", None)
+    note = f"p95, of {say_count(times.count)}; p50 {_ms(times.p50)}"
+    if wanted is not None:
+        note += f"; each within {say_ms(wanted)}"
+    bad = None if wanted is None or times.p95 is None else times.p95 > wanted
+    return _figure(defined(name, term), _ms(times.p95), note, bad)
+
+
+def _figure(name: Content, value: str | None, note: str, bad: bool | None) -> Markup:
+    state = None if bad is None else tone_text("not good" if bad else "good", "bad" if bad else "ok")
+    head = tag("p", tag("span", value if value is not None else "–", class_="number"), state, class_="head")
+    return tag("div", tag("h2", name), head, tag("p", note, class_="note muted"), class_="card figure-of numbers")
+
+
+def _wanted(report: RunReport, key: str) -> float | None:
+    value = report.expect.get(key)
+    return None if value is None or isinstance(value, bool) or value <= 0 else float(value)
+
+
+def _percent(share: float | None, digits: int) -> str | None:
+    return None if share is None else f"{number(100 * share) if digits < 3 else f'{100 * share:.3f}'} %"
+
+
+def _ms(value: float | None) -> str | None:
+    return None if value is None else say_ms(value)
