@@ -13,7 +13,7 @@ from loadtest.cross_talk import HeardCode, heard_codes
 from loadtest.ear import HeardMedia
 from loadtest.emodel import G711, LINEAR, OPUS, mos, r_factor
 from loadtest.measure import HELD_MS, Span, TurnMark, TurnTiming, measure_turns, voiced_spans
-from loadtest.outcome import CallOutcome, Fate, Fault, TurnOutcome
+from loadtest.outcome import CallOutcome, Fate, Fault, TurnOutcome, was_cut
 
 REFUSED_WITHIN_MS = 1_000.0
 """A no that takes longer is no better than no answer: a carrier's patience is short."""
@@ -186,16 +186,10 @@ def _broke_off(turns: Sequence[TurnOutcome], index: int) -> bool:
     caller heard it out, was broken off by noise or an echo."""
     turn = turns[index]
     long = turn.text is not None and LONG_REPLY in turn.text.lower()
-    if not long or turn.code is None or _was_cut(turns, index):
+    if not long or turn.code is None or was_cut(turns, index):
         return False
     begun = [later for later in turns[index:] if later is turn or later.kind == "backchannel"]
     return sum(each.heard_codes.count(turn.code) for each in begun) == 1 and turn.voice_to_voice_ms is not None
-
-
-def _was_cut(turns: Sequence[TurnOutcome], index: int) -> bool:
-    """The caller itself interrupted the answer to this turn."""
-    after = next((turn for turn in turns[index + 1 :] if turn.kind != "backchannel"), None)
-    return after is not None and after.kind == "interrupt"
 
 
 def _disturbed(code: Span, tape: CallTape, timings: Sequence[TurnTiming]) -> bool:
@@ -264,7 +258,7 @@ def _turn_faults(outcome: CallOutcome, index: int, expect: Expectations, tape: C
         if _over(turn.voice_to_voice_ms, expect.answer_within_ms):
             yield Fault.SLOW_ANSWER
         missing = expect.codes and turn.code is not None and turn.code not in turn.heard_codes
-        if missing and not cut_short and not _was_cut(outcome.turns, index):
+        if missing and not cut_short and not was_cut(outcome.turns, index):
             yield Fault.LOST_CODE
     if turn.kind == "interrupt":
         if _over(turn.stop_ms, expect.stop_within_ms):

@@ -7,6 +7,7 @@ as a person would have heard it behind the wire's model of a playout buffer.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -88,6 +89,12 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     cut_in_ms: float | None = None
     """How long before the caller's end the agent began to talk into its line, if it did."""
     late_frames: int = 0
+
+
+def was_cut(turns: Sequence[TurnOutcome], index: int) -> bool:
+    """The caller itself interrupted the answer to this turn."""
+    after = next((turn for turn in turns[index + 1 :] if turn.kind != "backchannel"), None)
+    return after is not None and after.kind == "interrupt"
 
 
 class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
