@@ -223,6 +223,8 @@ def _reasons(report: RunReport) -> list[str]:
     if report.base is not None and report.base.back is False:
         grown = ", ".join(f"{name} {value:+,.0f}" for name, value in report.base.grown.items() if name != "rss_bytes")
         reasons.append(f"the server did not come back to where it was: {grown}")
+    if report.baseline is not None and not report.baseline.comparable:
+        reasons.append(f"not comparable with the baseline: {'; '.join(report.baseline.differences)}")
     if report.baseline is not None and report.baseline.regressed:
         worse = ", ".join(line.name for line in report.baseline.lines if line.regressed)
         reasons.append(f"worse than the baseline: {worse}")
