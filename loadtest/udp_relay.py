@@ -11,6 +11,7 @@ import asyncio
 import heapq
 import itertools
 import random
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -153,7 +154,7 @@ class UdpRelay:
     Use :meth:`open`, and :meth:`close` at the end: what is still under way is lost then.
     """
 
-    def __init__(self, server: Address, up: Path, down: Path) -> None:
+    def __init__(self, server: Address | None, up: Path, down: Path) -> None:
         self.up = up
         self.down = down
         self._server = server
@@ -166,14 +167,15 @@ class UdpRelay:
     @classmethod
     async def open(
         cls,
-        server: Address,
+        server: Address | None,
         *,
         up: Impairment | None = None,
         down: Impairment | None = None,
         seed: int = 0,
         host: str = "127.0.0.1",
     ) -> UdpRelay:
-        """Relay between ``server`` and whoever sends to the relay first. ``up`` is the client's way to the server.
+        """Relay between ``server`` and whoever sends to the relay first, or between those that :meth:`join` names
+        later. ``up`` is the client's way to the server. ``host`` is the address of ours that both reach.
 
         Raises :class:`OSError`.
         """
@@ -196,6 +198,11 @@ class UdpRelay:
         """Where the server sees the client."""
         return _name(self._far)
 
+    def join(self, *, client: Address | None = None, server: Address | None = None) -> None:
+        """From now on these are the ends."""
+        self._client = client or self._client
+        self._server = server or self._server
+
     def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
@@ -207,7 +214,7 @@ class UdpRelay:
     def _from_client(self, packet: bytes, source: Address) -> None:
         if self._client is None:
             self._client = source
-        if source != self._client:
+        if source != self._client or self._server is None:
             self.up.counts.unroutable += 1
             return
         self._put(self.up, packet)
@@ -226,6 +233,7 @@ class UdpRelay:
         """Send what is due, and set the timer for what is not. Early by as much as a clock ticks is not early."""
         transport, target = (self._far, self._server) if path is self.up else (self._near, self._client)
         assert transport is not None
+        assert target is not None
         for packet in path.take(self._loop.time() + 1e-4):
             transport.sendto(packet, target)
         timer = self._timers.pop(path, None)
@@ -271,8 +279,13 @@ class RelayRoute:
         self._relay: UdpRelay | None = None
 
     @property
-    def relay(self) -> UdpRelay:
+    def opened(self) -> UdpRelay | None:
         """The call's relay, once its answer came."""
+        return self._relay
+
+    @property
+    def relay(self) -> UdpRelay:
+        """As :attr:`opened`, of a call that was answered."""
         if self._relay is None:
             raise RuntimeError("no call has been answered yet")
         return self._relay
@@ -281,12 +294,15 @@ class RelayRoute:
         return _joined(line for line in sdp.splitlines() if not line.startswith(_CANDIDATE_LINES))
 
     async def answer(self, sdp: str) -> str:
-        """Opens the relay to the server's first UDP address, on loopback if it has one there: the relay's sockets are.
+        """Opens the relay to the server's first UDP address, on loopback if it has one there.
 
         Raises :class:`ValueError` if the answer has none.
         """
         lines = sdp.splitlines()
-        self._relay = await UdpRelay.open(_first_candidate(lines), up=self._up, down=self._down, seed=self._seed)
+        server = _first_candidate(lines)
+        self._relay = await UdpRelay.open(
+            server, up=self._up, down=self._down, seed=self._seed, host=address_towards(server)
+        )
         host, port = self._relay.address
         kept: list[str] = []
         for line in lines:
@@ -300,6 +316,43 @@ class RelayRoute:
     def close(self) -> None:
         if self._relay is not None:
             self._relay.close()
+
+
+class RtpRelay:
+    """Puts a relay into a SIP call (:class:`loadtest.call.RtpRoute`): each end is told the relay's address in place of
+    the other's. Use :meth:`open`, and :meth:`close` at the end."""
+
+    def __init__(self, relay: UdpRelay) -> None:
+        self.relay = relay
+
+    @classmethod
+    async def open(
+        cls, server: Address, *, up: Impairment | None = None, down: Impairment | None = None, seed: int = 0
+    ) -> RtpRelay:
+        """``server`` is where it is called: its media is expected to be reached the same way. Raises
+        :class:`OSError`."""
+        return cls(await UdpRelay.open(None, up=up, down=down, seed=seed, host=address_towards(server)))
+
+    def ours(self, address: Address) -> Address:
+        """What to tell the server of where the caller's RTP goes."""
+        self.relay.join(client=address)
+        return self.relay.server_side
+
+    def theirs(self, address: Address) -> Address:
+        """Where the caller sends its RTP for the server."""
+        self.relay.join(server=address)
+        return self.relay.address
+
+    def close(self) -> None:
+        self.relay.close()
+
+
+def address_towards(server: Address) -> str:
+    """The address of this machine that a server sees; no packet is sent for it. Raises :class:`OSError`."""
+    family = socket.AF_INET6 if ":" in server[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(server)
+        return str(probe.getsockname()[0])
 
 
 _CANDIDATE_LINES = ("a=candidate:", "a=end-of-candidates")
