@@ -33,7 +33,7 @@ from loadtest.script import Patience, Step
 from loadtest.tcp_hold import Stalls
 from loadtest.voice import parse_voice, shipped_voices
 from loadtest.voices import find_voices, speaker, speech_level_dbfs, spoken_line
-from streaming.audio.code_words import code_word
+from streaming.audio.code_words import code_word, speak
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -212,7 +212,7 @@ class Scenario(Strict):
         if transport not in self.transports:
             raise ScenarioError(f"{self.name} is for {', '.join(self.transports)}, not for {transport}")
 
-    def prepare(self, rate_hz: int) -> tuple[str, ...]:
+    def prepare(self, rate_hz: int, *, codes: bool = False) -> tuple[str, ...]:
         """Speak every line in every voice, so that :meth:`caller` is quick. Blocks, for seconds with a synthesiser.
 
         Returns what could not be had, for a person. Raises :class:`~loadtest.voice.VoiceError` if a line can't be
@@ -224,6 +224,8 @@ class Scenario(Strict):
                 for text in texts_of(kind.steps):
                     spoken_line(text, voice, rate_hz, _chain(kind))
                 _sound(kind, voice, rate_hz, Random(0))
+        if codes:
+            speak(code_word(0), rate_hz)  # what all words have in common is made with the first
         return voices.skipped
 
     def caller(
