@@ -24,8 +24,8 @@ from engines.stt import mlx_sessions
 from engines.stt.mlx_sessions import WaitingAudio
 from engines.stt.mlx_streaming import MlxStreamingStt
 from streaming.jobs import FinalTranscript, OpenTranscription, PartialTranscript, TranscriptionFailed
-from tests.engines.stt.test_mlx_whisper import Heard, audio, final
 from tests.engines.stt.tiny_streaming import needs_mlx_audio, write_tiny_nemotron, write_tiny_voxtral
+from tests.engines.stt.whisper_rig import Heard, audio, final
 
 pytestmark = needs_mlx_audio
 
