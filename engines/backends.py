@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Literal
 
-from engines.spec import BackendSpec, Derived, PresetSpec, Weights
+from engines.spec import BackendSpec, Derived, Kind, PresetSpec, Weights
 from engines.tts.kokoro_voices import VOICES as KOKORO_VOICES
 
 _ONNX = ("onnxruntime",)
@@ -111,6 +111,10 @@ def _openai(name: str, kind: Any, engine: str, model: str, **options: Any) -> Ba
         takes="name",
         voices=tuple(options.get("voices", ())),
     )
+
+
+def _fake(name: str, kind: Kind, factory: str, voices: tuple[str, ...] = (), **options: Any) -> BackendSpec:
+    return BackendSpec(name, kind, factory, options=MappingProxyType(options), voices=voices, fake=True)
 
 
 ALL_BACKENDS = (
@@ -227,11 +231,11 @@ ALL_BACKENDS = (
     _mlx_audio("qwen3-tts", "tts", "qwen3-tts-0.6b", 3000),
     _openai("openai-speech", "tts", "OpenAiTextToSpeech", "gpt-4o-mini-tts", voices=tuple(_OPENAI_VOICES)),
     # --- fakes
-    BackendSpec("energy", "vad", "engines.vad.scripted:EnergyVad"),
-    BackendSpec("scripted-turn", "turn", "engines.turn.scripted:ScriptedTurn"),
-    BackendSpec("scripted-stt", "stt", "engines.stt.scripted:ScriptedStt"),
-    BackendSpec("scripted-llm", "llm", "engines.llm.scripted:ScriptedLlm"),
-    BackendSpec("scripted-tts", "tts", "engines.tts.scripted:ScriptedTts", voices=("tone",)),
+    _fake("energy", "vad", "engines.vad.scripted:EnergyVad"),
+    _fake("scripted-turn", "turn", "engines.turn.scripted:ScriptedTurn", records=False),
+    _fake("scripted-stt", "stt", "engines.stt.scripted_codes:CodeWordStt"),
+    _fake("scripted-llm", "llm", "engines.llm.scripted:ScriptedLlm", records=False),
+    _fake("scripted-tts", "tts", "engines.tts.scripted:ScriptedTts", voices=("tone",), records=False),
 )
 
 _CPU_STT = ("faster-whisper-base",)

@@ -78,6 +78,8 @@ class BackendSpec:
     """Primary subtags it knows; empty: any, or it says so itself."""
     voices: tuple[str, ...] = ()
     """All that it may speak in, as far as that is known before it is loaded; empty: its weights say."""
+    fake: bool = False
+    """It follows a script: what it does, and how long it takes, tells of no model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,10 @@ class Lineup:
     def standing_by(self) -> list[BackendSpec]:
         """Those that are loaded only when the one before them fails."""
         return [spec for kind in KINDS for spec in self.chains[kind][1:]]
+
+    def fakes(self) -> tuple[Kind, ...]:
+        """The stages that a fake serves."""
+        return tuple(spec.kind for spec in self.first() if spec.fake)
 
     def __iter__(self) -> Iterator[BackendSpec]:
         return iter([*self.first(), *self.standing_by()])

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from engines.api import EngineError
 from engines.llm.scripted_tools import calls_asked_for
 from engines.llm.written_tools import ToolCallSplitter, WrittenCall
+from streaming.audio.code_words import number_of
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Token, ToolCalled, Usage
 
 Reply = Callable[[Sequence[Message]], str]
@@ -23,12 +25,23 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 _PUNCTUATION = re.compile(r"\W+")
 
 
+_TELL_MORE = "tell me more"
+_MORE = "There is a lot to tell, and none of it matters, for all that counts is how long it takes to say so."
+_SENTENCES_MORE = 4
+
+
 def echo(messages: Sequence[Message]) -> str:
-    """Say the caller's last words back, or what became of a tool."""
+    """Say the caller's last words back, or its code word (:mod:`streaming.audio.code_words`), or what became of a tool.
+    Who asks to be told more is told 90 words, long enough to be interrupted, with the code word at both ends."""
     if messages and messages[-1].role == "tool":
         return f"The result is {_PUNCTUATION.sub(' ', messages[-1].content).strip()}."
     said = next((message.content for message in reversed(messages) if message.role == "user"), "nothing")
-    return f"You said: {said.rstrip('.!? ')}."
+    codes = [word for word in re.findall(r"\w+", said) if number_of(word) is not None]
+    # Not the caller's own words around it: said again over the reply, they would be taken for its echo.
+    told = f"I heard {' '.join(codes)}." if codes else f"You said: {said.rstrip('.!? ')}."
+    if _TELL_MORE not in said.lower():
+        return told
+    return " ".join([told, *[_MORE] * _SENTENCES_MORE, f"That was all, {' '.join(codes) or 'caller'}."])
 
 
 def _tokens(reply: str) -> list[str | WrittenCall]:
@@ -56,7 +69,8 @@ class ScriptedLlm:
 
     ``fault``: fail or stall for ever before the first token or after half of them; ``ignore_cancel`` goes on delivering
     for dead epochs (which no real engine may do: it proves staleness tests). Attributes may be changed while it runs;
-    ``requests``, ``prioritized``, ``postponed``, ``cancelled`` and ``forgotten`` record what was asked of it.
+    ``requests``, ``prioritized``, ``postponed``, ``cancelled`` and ``forgotten`` record what was asked of it, unless
+    ``records`` is False: a server that runs for days keeps no lists.
     """
 
     def __init__(
@@ -67,17 +81,18 @@ class ScriptedLlm:
         token_delay_s: float = 0.0,
         fault: Fault = "none",
         start_fails: bool = False,
+        records: bool = True,
     ) -> None:
         self._reply = reply
         self.first_token_delay_s = first_token_delay_s
         self.token_delay_s = token_delay_s
         self.fault: Fault = fault
         self.start_fails = start_fails
-        self.requests: list[Generate] = []
-        self.prioritized: list[tuple[str, int]] = []
-        self.postponed: list[tuple[str, int, float]] = []
-        self.cancelled: list[tuple[str, int]] = []
-        self.forgotten: list[str] = []
+        self.requests: MutableSequence[Generate] = [] if records else deque(maxlen=0)
+        self.prioritized: MutableSequence[tuple[str, int]] = [] if records else deque(maxlen=0)
+        self.postponed: MutableSequence[tuple[str, int, float]] = [] if records else deque(maxlen=0)
+        self.cancelled: MutableSequence[tuple[str, int]] = [] if records else deque(maxlen=0)
+        self.forgotten: MutableSequence[str] = [] if records else deque(maxlen=0)
         self._runs: dict[tuple[str, int], _Run] = {}
 
     async def start(self) -> None:

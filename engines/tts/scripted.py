@@ -1,4 +1,5 @@
 """FAKE text-to-speech for tests and the ``null`` preset: no model, a tone for each word, timing to the millisecond.
+A code word (:mod:`streaming.audio.code_words`) is sung as such.
 
 Everything is delivered by ``loop.call_later``, so under a virtual clock it is exact. What a session must survive can
 be scripted by segment: a failure, silence for ever, and audio that still comes after its epoch was cancelled.
@@ -7,14 +8,18 @@ be scripted by segment: a failure, silence for ever, and audio that still comes 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from streaming.audio.code_words import number_of, speak
 from streaming.jobs import Synthesis, SynthesisChunk, SynthesisFailed, Synthesize, WordEnd
 
 CHUNK_MS = 200
@@ -31,8 +36,12 @@ _RAMP_MS = 5
 def word_tone_hz(word: str) -> int:
     """The frequency a word is "spoken" at: 300 to 3300 Hz in steps of 50, from a hash of the word as written, lower
     case, without punctuation at its ends. Different words may share one (1 in 61)."""
-    plain = word.strip(".,;:!?\"'()").lower().encode()
-    return _LOWEST_HZ + _STEP_HZ * (int.from_bytes(hashlib.sha256(plain).digest()[:4], "big") % _STEPS)
+    digest = hashlib.sha256(_plain(word).encode()).digest()
+    return _LOWEST_HZ + _STEP_HZ * (int.from_bytes(digest[:4], "big") % _STEPS)
+
+
+def _plain(word: str) -> str:
+    return word.strip(".,;:!?\"'()").lower()
 
 
 @dataclass(eq=False, slots=True)
@@ -43,13 +52,14 @@ class _Job:
 
 
 class ScriptedTts:
-    """A FAKE engine. Each whitespace-separated word lasts exactly ``word_ms``.
+    """A FAKE engine. Each whitespace-separated word lasts exactly ``word_ms``; a code word as long as it is.
 
     ``first_chunk_delay_s`` after the request the first 200 ms come, and every further chunk ``realtime_factor``
     times its own length after the one before (0: all at once; 1: as fast as it is heard). ``fail_segments`` maps a
     segment number to a failure code, delivered in place of its first chunk; :data:`NEVER` delivers nothing at all.
     ``failing_after_chunks`` makes such failures come after that many chunks, as a model that turns to NaN does.
-    ``ignores_cancel`` breaks the contract on purpose: stale audio keeps coming after a cancel.
+    ``ignores_cancel`` breaks the contract on purpose: stale audio keeps coming after a cancel. ``requests`` and
+    ``cancelled`` record what was asked of it, unless ``records`` is False: a server that runs for days keeps no lists.
     """
 
     def __init__(
@@ -63,6 +73,7 @@ class ScriptedTts:
         fail_segments: Mapping[int, str] | None = None,
         failing_after_chunks: int = 0,
         ignores_cancel: bool = False,
+        records: bool = True,
     ) -> None:
         if word_ms <= 0 or word_ms * rate_hz % 1000:
             raise ValueError("a word must be a whole number of samples")
@@ -75,8 +86,8 @@ class ScriptedTts:
         self._failing_after_chunks = failing_after_chunks
         self._ignores_cancel = ignores_cancel
         self._jobs: dict[tuple[str, int], set[_Job]] = {}
-        self.requests: list[Synthesize] = []
-        self.cancelled: list[tuple[str, int]] = []
+        self.requests: MutableSequence[Synthesize] = [] if records else deque(maxlen=0)
+        self.cancelled: MutableSequence[tuple[str, int]] = [] if records else deque(maxlen=0)
 
     @property
     def rate_hz(self) -> int:
@@ -141,29 +152,38 @@ class ScriptedTts:
 
     def _chunks(self, request: Synthesize) -> list[SynthesisChunk]:
         found = list(re.finditer(r"\S+", request.text))
-        pcm = b"".join(self._tone(word_tone_hz(word[0])) for word in found)
+        sounds = [self._sound(word[0]) for word in found]
+        ends_ms = [bytes_so_far * 500 / self._rate_hz for bytes_so_far in itertools.accumulate(map(len, sounds))]
+        pcm = b"".join(sounds)
         step = self._rate_hz * CHUNK_MS // 1000 * 2
         blocks = [pcm[at : at + step] for at in range(0, len(pcm), step)] or [b""]
         chunks = []
         for index, block in enumerate(blocks):
             begin_ms, end_ms = index * CHUNK_MS, (index + 1) * CHUNK_MS
             words = tuple(
-                WordEnd(word.end(), float(at_ms))
-                for number, word in enumerate(found, start=1)
-                if begin_ms < (at_ms := number * self._word_ms) <= end_ms
+                WordEnd(word.end(), at_ms)
+                for word, at_ms in zip(found, ends_ms, strict=True)
+                if begin_ms < at_ms <= end_ms
             )
             last = index == len(blocks) - 1
             chunks.append(SynthesisChunk(request.epoch, request.segment, block, self._rate_hz, last=last, words=words))
         return chunks
 
-    def _tone(self, frequency_hz: int) -> bytes:
-        samples = self._word_ms * self._rate_hz // 1000
-        ramp = min(self._rate_hz * _RAMP_MS // 1000, samples // 2)
-        tone = np.sin(np.arange(samples) * (2 * math.pi * frequency_hz / self._rate_hz)) * _AMPLITUDE
-        tone[:ramp] *= np.linspace(0, 1, ramp)
-        tone[samples - ramp :] *= np.linspace(1, 0, ramp)
-        pcm: bytes = np.rint(tone).astype("<i2").tobytes()
-        return pcm
+    def _sound(self, word: str) -> bytes:
+        plain = _plain(word)
+        if number_of(plain) is None:
+            return _tone(word_tone_hz(word), self._word_ms * self._rate_hz // 1000, self._rate_hz)
+        return speak(plain, self._rate_hz).astype("<i2").tobytes()
+
+
+@functools.lru_cache(maxsize=4 * _STEPS)
+def _tone(frequency_hz: int, samples: int, rate_hz: int) -> bytes:
+    ramp = min(rate_hz * _RAMP_MS // 1000, samples // 2)
+    tone = np.sin(np.arange(samples) * (2 * math.pi * frequency_hz / rate_hz)) * _AMPLITUDE
+    tone[:ramp] *= np.linspace(0, 1, ramp)
+    tone[samples - ramp :] *= np.linspace(1, 0, ramp)
+    pcm: bytes = np.rint(tone).astype("<i2").tobytes()
+    return pcm
 
 
 def _stop(job: _Job) -> None:

@@ -21,8 +21,11 @@ import numpy.typing as npt
 Pcm16 = npt.NDArray[np.int16]
 _Floats = npt.NDArray[np.float64]
 
-WORDS = 4096
-"""How many there are. The word of number n is that of n + 4096."""
+PHRASES = ("tell me more", "goodbye")
+"""What a caller asks a scripted engine for by a word of its own, after its code word."""
+_ALL = 4096
+WORDS = _ALL - 16
+"""How many callers have one of their own: the word of number n is that of n + 4080 too. The last 16 are for phrases."""
 NOTE_MS = 100
 WORD_MS = 8 * NOTE_MS
 
@@ -48,8 +51,20 @@ def code_word(number: int) -> str:
 
 
 def number_of(word: str) -> int | None:
-    """The number, 0 to 4095, of a word in any case; None if it is no code word."""
-    return _numbers().get(word.lower())
+    """The number, 0 to 4079, of a word in any case; None if it is no caller's code word."""
+    place = _places().get(word.lower())
+    return place if place is not None and place < WORDS else None
+
+
+def phrase_word(phrase: str) -> str:
+    """The word for one of :data:`PHRASES`. Raises :class:`ValueError` for anything else."""
+    return _spelled(_symbols()[WORDS + PHRASES.index(phrase)])
+
+
+def phrase_of(word: str) -> str | None:
+    """Which of :data:`PHRASES` a word is for; None if it is for none."""
+    place = _places().get(word.lower(), 0)
+    return PHRASES[place - WORDS] if WORDS <= place < WORDS + len(PHRASES) else None
 
 
 def _spelled(symbols: npt.NDArray[np.intp]) -> str:
@@ -57,8 +72,8 @@ def _spelled(symbols: npt.NDArray[np.intp]) -> str:
 
 
 @functools.cache
-def _numbers() -> dict[str, int]:
-    return {_spelled(symbols): number for number, symbols in enumerate(_symbols())}
+def _places() -> dict[str, int]:
+    return {_spelled(symbols): place for place, symbols in enumerate(_symbols())}
 
 
 @functools.cache
@@ -75,7 +90,7 @@ def _symbols() -> npt.NDArray[np.intp]:
         return power[(log[a] + log[b]) % 15] if a and b else 0
 
     product = np.array([[times(a, b) for b in range(16)] for a in range(16)])
-    number = np.arange(WORDS)
+    number = np.arange(_ALL)
     places = np.array(power[:_CHECKED])
     squares = product[places, places]
     values = (
@@ -113,10 +128,10 @@ _OPENING_VOWELS = "ae"
 def speak(word: str, rate_hz: int) -> Pcm16:
     """The sound of a code word: :data:`WORD_MS` long, shape (n,), read-only, and always the same. Costs some 3 ms the
     first time. Raises :class:`ValueError` if it is none."""
-    number = number_of(word)
-    if number is None:
+    place = _places().get(word.lower())
+    if place is None:
         raise ValueError("not a code word")
-    notes = np.concatenate(([_LOW, _HIGH], _symbols()[number]))
+    notes = np.concatenate(([_LOW, _HIGH], _symbols()[place]))
     note_samples = rate_hz * NOTE_MS // 1000
     pitch = _glided(np.repeat(_PITCHES_HZ[notes], note_samples), rate_hz * _GLIDE_MS // 1000)
     phase = 2 * np.pi * np.cumsum(pitch) / rate_hz
@@ -221,8 +236,8 @@ def _word(scores: _Floats) -> str | None:
     if np.count_nonzero(clear) < _CHECKED - 1:
         return None
     fits = (_symbols()[:, clear] == scores.argmax(axis=1)[clear]).all(axis=1)
-    numbers = np.flatnonzero(fits)
-    return code_word(int(numbers[0])) if len(numbers) == 1 else None
+    places = np.flatnonzero(fits)
+    return _spelled(_symbols()[places[0]]) if len(places) == 1 else None
 
 
 def _scores(pcm: Pcm16, rate_hz: int) -> tuple[_Floats, npt.NDArray[np.bool_]]:

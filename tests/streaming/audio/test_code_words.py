@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streaming.audio.code_words import WORDS, code_word, find, number_of, speak
+from streaming.audio.code_words import PHRASES, WORDS, code_word, find, number_of, phrase_of, phrase_word, speak
 
 
 def test_every_number_has_a_word_of_its_own() -> None:
@@ -23,3 +23,11 @@ def test_a_word_is_found_where_it_was_spoken(rate_hz: int) -> None:
 
     assert found.word == word
     assert abs(found.start_sample - len(before)) < rate_hz // 50
+
+
+def test_phrases_have_words_that_are_no_callers() -> None:
+    words = [phrase_word(phrase) for phrase in PHRASES]
+
+    assert [phrase_of(word) for word in words] == list(PHRASES)
+    assert [number_of(word) for word in words] == [None] * len(words)
+    assert phrase_of(code_word(7)) is None

@@ -1,0 +1,124 @@
+"""A speech-to-text that understands code words and nothing else: the ears of the ``null`` preset.
+
+What it hears is told by its sound alone: the code words in it (:mod:`streaming.audio.code_words`), or else only how
+long it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from engines.api import Pcm16
+from streaming.audio.code_words import find, phrase_of
+from streaming.audio.level import rms_dbfs
+from streaming.jobs import (
+    INPUT_RATE_HZ,
+    FinalizeTranscription,
+    FinalTranscript,
+    OpenTranscription,
+    PartialTranscript,
+    Transcript,
+)
+
+SILENT_BELOW_DBFS = -45.0
+MURMUR_MS = 600
+"""A shorter sound without a code word is a murmur, which says: go on."""
+MURMUR = "mm-hm"
+OTHERWISE = "hello there"
+"""What a longer one says."""
+MAX_HEARD_S = 20
+"""Of an utterance, only its end is listened to."""
+_CODE = "my code word is"
+_BROKEN = "broken"
+_PARTIAL_EVERY_MS = 300
+
+
+def understood(pcm: Pcm16, voiced_ms: float) -> str:
+    """What 16 kHz audio of shape (n,) says, of which so much was louder than :data:`SILENT_BELOW_DBFS`.
+
+    Costs some 0.5 ms a second of it.
+    """
+    found = find(pcm, INPUT_RATE_HZ)
+    phrases = [phrase for heard in found if heard.word is not None and (phrase := phrase_of(heard.word)) is not None]
+    codes = [heard.word or _BROKEN for heard in found if heard.word is None or phrase_of(heard.word) is None]
+    if codes or phrases:
+        return ", ".join([*([f"{_CODE} {' '.join(codes)}"] if codes else []), *phrases])
+    if not voiced_ms:
+        return ""
+    return MURMUR if voiced_ms < MURMUR_MS else OTHERWISE
+
+
+class CodeWordStt:
+    """A fake :class:`engines.api.SpeechToText`. A final comes ``final_delay_s`` after it was asked for.
+
+    Partials cost nothing: after :data:`MURMUR_MS` of voice they say one by one the words that come before a code word.
+    """
+
+    def __init__(self, *, final_delay_s: float = 0.0) -> None:
+        self._final_delay_s = final_delay_s
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def open(self, request: OpenTranscription, deliver: Callable[[Transcript], None]) -> CodeWordUtterance:
+        return CodeWordUtterance(request, deliver, self._final_delay_s)
+
+
+class CodeWordUtterance:
+    """A fake :class:`engines.api.TranscriptionStream`."""
+
+    def __init__(self, request: OpenTranscription, deliver: Callable[[Transcript], None], final_delay_s: float) -> None:
+        self._request = request
+        self._deliver = deliver
+        self._final_delay_s = final_delay_s
+        self._loop = asyncio.get_running_loop()
+        self._heard: deque[Pcm16] = deque()
+        self._heard_samples = 0
+        self._voiced_samples = 0
+        self._understood: tuple[int, str] | None = None
+        self._words_shown = 0
+        self._closed = False
+
+    def feed(self, pcm: Pcm16) -> None:
+        if self._closed:
+            return
+        self._heard.append(pcm.copy())
+        self._heard_samples += len(pcm)
+        while self._heard_samples - len(self._heard[0]) > MAX_HEARD_S * INPUT_RATE_HZ:
+            self._heard_samples -= len(self._heard.popleft())
+        if rms_dbfs(pcm) >= SILENT_BELOW_DBFS:
+            self._voiced_samples += len(pcm)
+            self._show_words()
+
+    def finalize(self, request: FinalizeTranscription) -> None:
+        if self._closed:
+            return
+        if self._understood is None or self._understood[0] != self._voiced_samples:
+            pcm = np.concatenate([*self._heard, np.zeros(0, np.int16)])
+            self._understood = self._voiced_samples, understood(pcm, self._voiced_ms)
+        final = FinalTranscript(request.utterance, request.revision, self._understood[1])
+        self._loop.call_later(self._final_delay_s, self._answer, final)
+
+    def close(self) -> None:
+        self._closed = True
+        self._heard.clear()
+
+    @property
+    def _voiced_ms(self) -> float:
+        return self._voiced_samples * 1000 / INPUT_RATE_HZ
+
+    def _show_words(self) -> None:
+        words = _CODE.split()
+        known = min(len(words), int((self._voiced_ms - MURMUR_MS) // _PARTIAL_EVERY_MS) + 1)
+        if self._request.partials and known > self._words_shown:
+            self._words_shown = known
+            self._loop.call_soon(self._answer, PartialTranscript(self._request.utterance, " ".join(words[:known])))
+
+    def _answer(self, transcript: Transcript) -> None:
+        if not self._closed:
+            self._deliver(transcript)
