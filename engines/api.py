@@ -152,8 +152,7 @@ class LaneHealth:
     waiting: int
     running: int
     late_ms: float
-    """Of a CPU lane how long the job that waits longest has waited; of an executor how far its latest job is past the
-    time it should have been served by."""
+    """How far its latest job is past the time it should have been served by."""
     busy_s: float
     """Work done since the start, over all slots. What it grows by in a second, for each slot, is the share in use."""
     overload: Overload = Overload.NONE

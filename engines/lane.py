@@ -53,8 +53,8 @@ class LaneSnapshot:
     yields: int
     yields_refused: int
     max_wait_ms: dict[Priority, float]
-    waited_ms: float
-    """How long the job that waits longest has waited."""
+    late_ms: float
+    """How far the job that waits and is latest is past its deadline. A speculation has none, whatever it says."""
     busy_s: float
     """Time that slots were held since the lane was made, over all slots."""
 
@@ -163,7 +163,7 @@ class CpuLane:
                 yields=self._yields,
                 yields_refused=self._yields_refused,
                 max_wait_ms={priority: wait_s * 1000 for priority, wait_s in sorted(self._max_wait_s.items())},
-                waited_ms=1000 * max((now - ticket.since for ticket in self._slots_by_ticket), default=0.0),
+                late_ms=1000 * max((ticket.late_s(now) for ticket in self._slots_by_ticket), default=0.0),
                 busy_s=self._busy_s + len(self._running) * (now - self._counted_at),
             )
 

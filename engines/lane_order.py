@@ -36,11 +36,15 @@ class Ticket:
     since: float
     """When it began to wait: submission, or the moment it gave up its slot."""
 
+    def late_s(self, now: float) -> float:
+        """How long it has waited past its deadline; a speculation is never late."""
+        if self.priority is Priority.SPECULATIVE:
+            return 0.0
+        return max(0.0, now - max(self.deadline, self.since))
+
     def effective_class(self, now: float) -> int:
         """The class it has after the time it waited past its deadline, as of ``now``."""
-        if self.priority is Priority.SPECULATIVE:
-            return int(self.priority)
-        late_s = now - max(self.deadline, self.since)
+        late_s = self.late_s(now)
         if late_s < AGING_S:
             return int(self.priority)
         return max(int(Priority.FINAL), int(self.priority) - int(late_s / AGING_S))

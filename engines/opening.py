@@ -91,7 +91,7 @@ class InProcess:
         if self._lane is not None:
             lane = self._lane.snapshot()
             waiting = lane.queued + lane.paused
-            lanes["cpu"] = LaneHealth(lane.slots, waiting, lane.running, lane.waited_ms, lane.busy_s)
+            lanes["cpu"] = LaneHealth(lane.slots, waiting, lane.running, lane.late_ms, lane.busy_s)
         if self._executor is not None:
             mlx = self._executor.snapshot
             running = min(1, mlx.jobs)

@@ -26,6 +26,8 @@ from engines.memory import MemoryGuard
 from engines.opening import open_engines
 from engines.registry import BackendSpec, Lineup, check_installed
 from gateway import console, outbound_routes, web_pages
+from gateway.admission import LoadGate
+from gateway.admission_watch import GateReadings, watch_load
 from gateway.agents.agent import Agents, check_agents_known, check_voices_known
 from gateway.engine_watch import watch_engines
 from gateway.outbound_book import OutboundBook
@@ -180,6 +182,7 @@ async def _open(
                 audiosocket_calls(gateway),
                 sip_calls(gateway),
                 _beside(measure_loop_lag(gateway.lagged)),
+                _beside(watch_load(gateway.gate, gateway.load)) if gateway.gate else contextlib.nullcontext(),
                 _beside(keep_history(gateway.history, lambda: gateway.switchboard.live, engines.health)),
                 _beside(watch_engines(engines.health, gateway.switchboard.load_changed)),
             ):
@@ -231,13 +234,23 @@ async def _assemble(settings: Settings, lineup: Lineup | None, engines: EngineSe
         if wires.traces is not None:
             wires.traces.ended(record)
 
-    switchboard = Switchboard(settings.calls_at_once(), observer=metrics, on_ended=ended, health=engines.health)
+    limits = settings.admission.limits
+    gate = LoadGate(limits, asyncio.get_running_loop().time()) if limits is not None else None
+    switchboard = Switchboard(
+        settings.calls_at_once(),
+        observer=metrics,
+        on_ended=ended,
+        health=engines.health,
+        closed_by=lambda: gate.closed_by if gate is not None else None,
+    )
     metrics.watch(
         live=lambda: switchboard.live,
         limit=switchboard.max_calls,
         ready=lambda: unready(switchboard, engines.health()) is None,
     )
     metrics.watch_engines(engines.health)
+    if gate is not None:
+        metrics.watch_beside(GateReadings(gate))
     phrases = Phrases()
     await phrases.prepare(_known_phrases(settings, agents, engines), engines.tts)
     await asyncio.to_thread(warm_tls)
@@ -255,6 +268,7 @@ async def _assemble(settings: Settings, lineup: Lineup | None, engines: EngineSe
         outbound=outbound,
         wires=wires,
         asterisk=AsteriskDesk.of(settings.audiosocket),
+        gate=gate,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engines.api import EngineHealth, Overload
+from engines.api import EngineHealth
 from gateway.switchboard import Switchboard
 
 
@@ -13,6 +13,7 @@ def unready(switchboard: Switchboard, health: EngineHealth) -> dict[str, str] | 
         return {"status": "draining"}
     if not (health.healthy and health.takes_calls):
         return {"status": "unwell", "reason": health.reason or "no engine serves a stage"}
-    if health.overload >= Overload.REFUSE_CALLS:
-        return {"status": "overloaded"}
+    measure = switchboard.overloaded_by(health)
+    if measure is not None:
+        return {"status": "overloaded", "reason": measure}
     return None

@@ -29,6 +29,7 @@ from pydantic_settings import (
 from engines.api import EngineError
 from engines.registry import Kind, Lineup
 from engines.selection import select
+from gateway.admission_settings import AdmissionSettings
 from gateway.agent_settings import DEFAULT_INSTRUCTIONS
 from gateway.agent_settings import AgentSettings as AgentSettings
 from gateway.bridge_settings import AsteriskSettings, AudioSocketSettings, FreeswitchSettings
@@ -125,6 +126,7 @@ class Settings(BaseSettings):
         default=DEFAULT_INSTRUCTIONS, description="for Realtime clients that name no agent"
     )
     engines: EngineSettings = Field(default_factory=EngineSettings, description="[engines] table")
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings, description="[admission] table")
     media: MediaSettings = Field(default_factory=MediaSettings, description="[media] table")
     phone: PhoneSettings = Field(default_factory=PhoneSettings, description="[phone] table")
     sip: SipSettings = Field(default_factory=SipSettings, description="[sip] table")

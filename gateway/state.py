@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engines.api import EngineSet
+from gateway.admission import Load, LoadGate
 from gateway.agents.agent import Agents
 from gateway.bridge_settings import AudioSocketSettings
 from gateway.call_desk import CallDesk
@@ -14,7 +15,7 @@ from gateway.phrases import Phrases
 from gateway.records.recent import RecentCalls
 from gateway.settings import Settings
 from gateway.switchboard import Switchboard
-from gateway.telemetry.history import History
+from gateway.telemetry.history import History, lanes_of
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.traces_context import CallTrace
 from gateway.transports.asterisk.desk import AsteriskDesk
@@ -58,6 +59,8 @@ class Gateway:
     outbound: OutboundBook = field(default_factory=OutboundBook.of)
     wires: Wires = field(default_factory=Wires)
     asterisk: AsteriskDesk = field(default_factory=lambda: AsteriskDesk.of(AudioSocketSettings()))
+    gate: LoadGate | None = None
+    """None: calls are not refused by load."""
 
     def begin_trace(self) -> CallTrace | None:
         """For the record of a call that begins; None where calls are not traced."""
@@ -67,3 +70,10 @@ class Gateway:
         """The event loop was busy for so long."""
         self.metrics.lagged(lag_s)
         self.history.lagged(lag_s)
+        if self.gate is not None:
+            self.gate.lagged(lag_s)
+
+    def load(self) -> Load:
+        """For the gate."""
+        frames, late_frames = self.metrics.frames_sent()
+        return Load(frames, late_frames, lanes_of(self.engines.health()))

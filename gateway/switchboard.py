@@ -24,6 +24,8 @@ _log = structlog.get_logger(__name__)
 
 FAREWELL_S = 8.0
 """How long a drained call may take to say goodbye."""
+ENGINES = "engines"
+"""What is over its limit when the engines' own ladder says that they are too far behind."""
 HANG_UP_S = 2.0
 """How long a call that was hung up may take to be gone."""
 
@@ -44,9 +46,14 @@ class Draining(Refused):
 
 
 class Overloaded(Refused):
-    """The engines are too far behind: one more call would make those that are up worse."""
+    """One more call would make those that are up worse. ``measure`` says by what: :class:`gateway.admission.Measure`,
+    or :data:`ENGINES`."""
 
     code = "overloaded"
+
+    def __init__(self, measure: str) -> None:
+        super().__init__("the server has as much to do as it can; try again in a while")
+        self.measure = measure
 
 
 class EnginesDown(Refused):
@@ -133,6 +140,8 @@ class Observer(Protocol):
 
     def refused(self, reason: str) -> None: ...
 
+    def overloaded(self, measure: str) -> None: ...
+
     def ended(self, record: CallRecord) -> None: ...
 
 
@@ -163,7 +172,8 @@ class Admission:
 
 
 class Switchboard:
-    """The calls of this process. ``on_ended`` gets the record of every registered call that is over."""
+    """The calls of this process. ``on_ended`` gets the record of every registered call that is over. ``closed_by``
+    says which measure of load is over its limit (:class:`gateway.admission.LoadGate`), if one is."""
 
     def __init__(
         self,
@@ -175,6 +185,7 @@ class Switchboard:
         places: Places | None = None,
         random_id: Callable[[], str] = lambda: secrets.token_hex(8),
         health: Callable[[], EngineHealth] = lambda: HEALTHY,
+        closed_by: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.max_calls = max_calls
         self._places = places or LocalPlaces(max_calls)
@@ -183,6 +194,7 @@ class Switchboard:
         self._worker = worker
         self._random_id = random_id
         self._health = health
+        self._closed_by = closed_by
         self._unconnected = Unconnected(max_calls)
         self._admitted: set[Admission] = set()
         self._calls: dict[str, LiveCall] = {}
@@ -245,8 +257,14 @@ class Switchboard:
         health = self._health()
         if not health.takes_calls:
             raise self._refuse(EnginesDown(health.reason or "no engine serves this call"))
-        if health.overload >= Overload.REFUSE_CALLS:
-            raise self._refuse(Overloaded("the engines are too far behind"))
+        measure = self.overloaded_by(health)
+        if measure is not None:
+            self._observer.overloaded(measure)
+            raise self._refuse(Overloaded(measure))
+
+    def overloaded_by(self, health: EngineHealth) -> str | None:
+        """What is over its limit, so that new calls are refused; None: nothing is."""
+        return ENGINES if health.overload >= Overload.REFUSE_CALLS else self._closed_by()
 
     def _refuse(self, refused: Refused) -> Refused:
         self._observer.refused(refused.code)

@@ -77,16 +77,20 @@ class _Names:
 class Sender:
     """How late the frames of calls of one transport leave, after the deadline that their pacer set them."""
 
-    __slots__ = ("_late", "_timing")
+    __slots__ = ("_late", "_timing", "frames", "late_frames")
 
     def __init__(self, timings: Timings, late: Counter, transport: str) -> None:
         self._timing = timings.of(transport)
         self._late = late.labels(transport)
+        self.frames = 0
+        self.late_frames = 0
 
     def sent(self, late_s: float, frames: int = 1) -> None:
         """So many frames left together, the first of them so long after its time."""
         self._timing.observe(late_s, frames)
+        self.frames += frames
         if late_s > LATE_S:
+            self.late_frames += frames
             self._late.inc(frames)
 
 
@@ -247,6 +251,11 @@ class Metrics:
         if sender is None:
             sender = self._senders[transport] = Sender(self._send_late, self._frames_late, transport)
         return sender
+
+    def frames_sent(self) -> tuple[int, int]:
+        """Of all calls, and how many of them late."""
+        senders = self._senders.values()
+        return sum(sender.frames for sender in senders), sum(sender.late_frames for sender in senders)
 
     def ended(self, record: CallRecord) -> None:
         transport = self._transports.bounded(record.transport)

@@ -57,7 +57,7 @@ def _lanes(lanes: dict[tuple[str, str], LaneHealth]) -> Iterator[Metric]:
     waiting = GaugeMetricFamily("offhook_lane_waiting_jobs", "Jobs that wait", labels=labels)
     age = GaugeMetricFamily(
         "offhook_lane_queue_age_seconds",
-        "How long the job that waits longest has waited; of an MLX executor, how far its latest job is past its time",
+        "How far the latest of the jobs that wait is past its time",
         labels=labels,
     )
     for name, lane in lanes.items():

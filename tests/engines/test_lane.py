@@ -450,13 +450,15 @@ async def test_what_is_told_of_a_lane() -> None:
         go_on.wait(WAIT_S)
 
     lane.submit(Priority.FINAL, math.inf, work, abandoned=lambda: False)
-    lane.submit(Priority.DECODE, math.inf, lambda _: None, abandoned=lambda: False)
+    lane.submit(Priority.DECODE, 101.0, lambda _: None, abandoned=lambda: False)
+    lane.submit(Priority.DECODE, 200.0, lambda _: None, abandoned=lambda: False)
+    lane.submit(Priority.SPECULATIVE, 100.0, lambda _: None, abandoned=lambda: False)
     assert await asyncio.to_thread(began.wait, WAIT_S)
     now_s += 3.0
     told = lane.snapshot()
-    assert (told.running, told.queued, told.waited_ms, told.busy_s) == (1, 1, 3_000.0, 3.0)
+    assert (told.running, told.queued, told.late_ms, told.busy_s) == (1, 3, 2_000.0, 3.0)
     go_on.set()
     await lane.close()
     now_s += 5.0
-    assert lane.snapshot().waited_ms == 0.0
+    assert lane.snapshot().late_ms == 0.0
     assert lane.snapshot().busy_s == 3.0, "nothing runs"

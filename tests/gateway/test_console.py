@@ -209,7 +209,8 @@ async def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> 
             call.record.say(f"i{number % 20}", "user", f"{number} " + "words " * 2_000, at_ms=1.0)
             await asyncio.sleep(0.02)
         assert here.gateway.consoles.open == 0
-        assert 'offhook_events_total{name="console_dropped"} 1.0' in b"".join(here.gateway.metrics.exposition()).decode()
+        told = b"".join(here.gateway.metrics.exposition()).decode()
+        assert 'offhook_events_total{name="console_dropped"} 1.0' in told
         writer.transport.abort()
 
 

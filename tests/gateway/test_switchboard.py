@@ -9,7 +9,17 @@ import pytest
 
 from engines.api import HEALTHY, EngineHealth, Overload
 from gateway.records.call_record import CallRecord
-from gateway.switchboard import Admission, Busy, Draining, LiveCall, LocalPlaces, Places, Refused, Switchboard
+from gateway.switchboard import (
+    Admission,
+    Busy,
+    Draining,
+    LiveCall,
+    LocalPlaces,
+    Overloaded,
+    Places,
+    Refused,
+    Switchboard,
+)
 from tests.virtual_time import virtual
 
 
@@ -21,12 +31,16 @@ class Ledger:
         self.counted: list[str] = []
         self.kept: list[str] = []
         self.places_given = 0
+        self.measures: list[str] = []
 
     def admitted(self) -> None:
         self.places_given += 1
 
     def refused(self, reason: str) -> None:
         self.reasons.append(reason)
+
+    def overloaded(self, measure: str) -> None:
+        self.measures.append(measure)
 
     def ended(self, record: CallRecord) -> None:
         self.counted.append(record.id)
@@ -82,12 +96,20 @@ def board(
     ledger: Ledger | None = None,
     places: Places | None = None,
     health: Callable[[], EngineHealth] = lambda: HEALTHY,
+    closed_by: Callable[[], str | None] = lambda: None,
 ) -> Switchboard:
     ledger = ledger or Ledger()
     numbers = itertools.count()
     random_id: Callable[[], str] = lambda: f"{next(numbers)}"  # noqa: E731
     return Switchboard(
-        limit, observer=ledger, on_ended=ledger.keep, worker="7", places=places, random_id=random_id, health=health
+        limit,
+        observer=ledger,
+        on_ended=ledger.keep,
+        worker="7",
+        places=places,
+        random_id=random_id,
+        health=health,
+        closed_by=closed_by,
     )
 
 
@@ -299,6 +321,26 @@ async def test_engines_that_cannot_serve_another_call_get_none(health: EngineHea
         switchboard.register(up, call)
         assert call.told == []
         now = HEALTHY
+        with await switchboard.admit():
+            assert switchboard.live == 2
+
+
+async def test_a_measure_over_its_limit_refuses_the_next_call_and_says_which_it_is() -> None:
+    ledger = Ledger()
+    measure: str | None = None
+    switchboard = board(2, ledger=ledger, closed_by=lambda: measure)
+    with await switchboard.admit() as up:
+        call = FakeCall(up.call_id)
+        switchboard.register(up, call)
+        measure = "loop_lag"
+        with pytest.raises(Overloaded) as caught:
+            await switchboard.admit()
+        assert (caught.value.code, caught.value.measure) == ("overloaded", "loop_lag")
+        assert (ledger.reasons, ledger.measures) == (["overloaded"], ["loop_lag"])
+        assert switchboard.overloaded_by(EngineHealth(True, overload=Overload.REFUSE_CALLS)) == "engines"
+        assert call.told == []
+        assert switchboard.live == 1
+        measure = None
         with await switchboard.admit():
             assert switchboard.live == 2
 

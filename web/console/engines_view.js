@@ -49,10 +49,8 @@ export class EnginesView {
       meter.value = busy ?? 0;
       setText(/** @type {Element} */ (node.querySelector(".busy")), percent(busy));
       const level = overload ? ` · ${OVERLOADS[overload]}` : "";
-      // An executor's jobs come and go by deadlines, a CPU lane's wait in line.
-      const behind = name.endsWith("/mlx") ? `, ${milliseconds(late)} late` : `, the oldest for ${milliseconds(late)}`;
-      const oldest = waiting && late > 0 ? behind : "";
-      const text = `${running} of ${slots} running · ${waiting} waiting${oldest}${level}`;
+      const behind = waiting && late > 0 ? `, ${milliseconds(late)} late` : "";
+      const text = `${running} of ${slots} running · ${waiting} waiting${behind}${level}`;
       setText(/** @type {Element} */ (node.querySelector(".note")), text);
     });
   }

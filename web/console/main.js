@@ -11,7 +11,7 @@ import { drain, hangUp, hasKey, readCall, setKey } from "./gateway.js";
 import { LiveView, RecentView } from "./lists_view.js";
 import { Recent } from "./recent.js";
 import { Stream } from "./stream.js";
-import { agentOf, statusOf } from "./words.js";
+import { agentOf, statusOf, troubleOf } from "./words.js";
 
 const LINKS = { connecting: "Connecting", live: "Live", lost: "Reconnecting", paused: "Paused" };
 
@@ -65,7 +65,8 @@ function draw() {
   state.hidden = false;
   const draining = board.server.stage !== "open";
   byId("drain").hidden = draining;
-  notice("unwell", "bad", board.server.reason ? "The engines are not well" : "", board.server.reason);
+  const [title, reason] = troubleOf(board.server);
+  notice("unwell", "bad", title, reason);
   views.live.draw(board);
   views.engines.draw(board);
   views.call.draw(board.open, board.open ? board.age(board.open.summary) : 0);

@@ -40,6 +40,23 @@ export function statusOf(server) {
   return STATUSES[server.status] ?? ["info", sentence(server.status)];
 }
 
+/** @type {Record<string, string>} */
+const LIMITS = {
+  engines: "The engines answer too late.",
+  loop_lag: "The gateway comes too late to what is due.",
+  late_frames: "Too many frames of the agents’ voices leave late.",
+  lane_late: "Jobs wait too long for an engine.",
+  lane_use: "An engine has no time left.",
+};
+
+/** A title and what is known of it; both empty while nothing is wrong. @param {any} server @returns {[string, string]} */
+export function troubleOf(server) {
+  if (server.status === "overloaded") {
+    return ["New calls are refused", LIMITS[server.reason] ?? sentence(server.reason)];
+  }
+  return server.reason ? ["The engines are not well", server.reason] : ["", ""];
+}
+
 /** @type {Record<string, [Tone, string]>} */
 const BACKENDS = {
   up: ["ok", "up"],

@@ -39,7 +39,8 @@ async def test_a_stranger_talks_with_the_agent_and_changes_nothing(key: str, bod
         browser.say("response.create", event_id="e3", response={"instructions": "Translate."})
         await browser.expect("error", 2)
         assert "instructions" not in (await browser.expect("session.updated"))["session"]
-        assert 'offhook_events_total{name="locked_fields_ignored"} 1.0' in b"".join(rig.gateway.metrics.exposition()).decode()
+        told = b"".join(rig.gateway.metrics.exposition()).decode()
+        assert 'offhook_events_total{name="locked_fields_ignored"} 1.0' in told
         errors = [(event["error"]["code"], event["error"]["event_id"]) for event in browser.of("error")]
         assert errors == [(LOCKED, "e2"), (LOCKED, "e3")]
         greeted = len(browser.of("response.created"))
