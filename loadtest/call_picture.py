@@ -40,9 +40,9 @@ class CallCard:
 
 
 def call_card(
-    detail: CallDetail, recordings: Path | None, expect: dict[str, float | bool], audio_bytes: int
+    detail: CallDetail, recordings: Path | None, expect: dict[str, float | bool], audio_bytes: int, *, opened: bool
 ) -> CallCard:
-    """The card of a call. ``audio_bytes``: how much sound it may bring."""
+    """The card of a call, ``opened`` or folded to a line. ``audio_bytes``: how much sound it may bring."""
     call = detail.outcome
     clip = None
     if recordings is not None and call.recording is not None:
@@ -51,8 +51,8 @@ def call_card(
     if sound is not None and len(sound) > audio_bytes:
         sound = None
     card = tag(
-        "article",
-        tag("header", tag("h3", f"Call {call.number}"), *_marks(call)),
+        "details",
+        tag("summary", tag("h3", f"Call {call.number}"), *_marks(call)),
         _facts(call),
         tag("p", words(call.problem), class_="problem") if call.problem else None,
         _picture(call, clip, expect) if clip is not None else None,
@@ -60,7 +60,7 @@ def call_card(
         _turns(call, expect),
         _stages(detail.stages),
         class_="call",
-        aria_label=f"Call {call.number}",
+        open=opened,
     )
     return CallCard(card, len(sound) if sound is not None else 0)
 
@@ -167,7 +167,16 @@ def _waits(call: CallOutcome, clip: Clip, across: Axis, expect: dict[str, float 
                 edge = right > 0.9
                 at = {"x": _share(right), "dx": "-2" if edge else "4", "text_anchor": "end" if edge else "start"}
                 text = f"{'! ' if bad else ''}{say_ms(length)}"
-                drawn.append(tag("text", text, class_="wait-name", y="63%" if edge else "52%", dy="0.32em", **at))
+                drawn.append(
+                    tag(
+                        "text",
+                        text,
+                        class_="wait-name" if bad else "wait-name fine",
+                        y="63%" if edge else "52%",
+                        dy="0.32em",
+                        **at,
+                    )
+                )
     return drawn
 
 
@@ -183,7 +192,12 @@ def _turns(call: CallOutcome, expect: dict[str, float | bool]) -> Markup | None:
     shown = table(f"Turns of call {call.number}", heads, rows, class_="turns")
     more = tag("p", f"{left_out} more turns are in the JSON.", class_="muted small") if left_out > 0 else None
     return tag(
-        "details", tag("summary", f"{len(call.turns)} turns"), shown, more, class_="fold", open=len(call.turns) <= 6
+        "details",
+        tag("summary", f"{len(call.turns)} turn{'s' if len(call.turns) != 1 else ''}"),
+        shown,
+        more,
+        class_="fold",
+        open=len(call.turns) <= 6,
     )
 
 

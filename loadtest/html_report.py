@@ -29,6 +29,9 @@ from loadtest.verdict_section import figures, verdict_section
 MOST_CALLS = 12
 """Shown one by one, the worst first."""
 
+CALLS_OPENED = 2
+"""Of those; the others are folded."""
+
 _PAGE = Path(__file__).resolve().parent / "page"
 _TOKENS = Path(__file__).resolve().parent.parent / "web" / "tokens.css"  # one look for all pages of Offhook
 _ICON = Path(__file__).resolve().parent.parent / "web" / "icons" / "favicon.svg"
@@ -117,7 +120,7 @@ def _calls(report: RunReport, recordings: Path | None) -> Markup | None:
     cards: list[Markup] = []
     left_bytes = BUDGET_BYTES
     for detail in chosen:
-        card = call_card(detail, recordings, report.expect, left_bytes)
+        card = call_card(detail, recordings, report.expect, left_bytes, opened=len(cards) < CALLS_OPENED)
         left_bytes -= card.sound_bytes
         cards.append(card.markup)
     bad = any(not detail.outcome.good for detail in chosen)

@@ -18,6 +18,7 @@ from loadtest.plots import (
     over_latency,
     over_time,
     range_bar,
+    range_scale,
     say_clock,
     say_count,
     say_ms,
@@ -25,9 +26,8 @@ from loadtest.plots import (
     worst_of,
 )
 from loadtest.run_report import Knee, Level, Percentiles, RunReport
+from loadtest.summary import GOODPUT, VOID_P99_MS
 
-VOID_LATENESS_MS = 5.0
-GOODPUT_WANTED = 0.99
 _LEAST_FOR_CURVE = 20
 _MOST_COLUMNS = 90
 
@@ -70,17 +70,16 @@ def _percentile_table(caption: str, rows: Sequence[tuple[Content, Percentiles]])
     known = [(name, times) for name, times in rows if times.count and times.p50 is not None]
     if not known:
         return None
-    values = [value for _, times in known for value in (times.p50, times.max) if value is not None]
+    values = [value for _, times in known for value in (times.p50, times.p99, times.max) if value is not None]
     axis = over_latency(max(min(values), 10.0), max(values))
     drawn: list[list[Content]] = []
     for name, times in known:
-        p50, most = times.p50 or 0.0, _or(times.max, times.p99, times.p95, times.p50)
+        p50 = times.p50 or 0.0
         p95, p99 = _or(times.p95, times.p50), _or(times.p99, times.p95, times.p50)
-        bar = range_bar(axis, p50, p95, p99, most)
+        bar = range_bar(axis, p50, p95, p99, times.max)
         shown = (times.p50, times.p90, times.p95, times.p99, times.max)
         drawn.append([name, bar, *(_ms(value) for value in shown), say_count(times.count)])
-    scale = tag("span", f"{say_ms(axis.low)} to {say_ms(axis.high)}, by the logarithm", class_="scale")
-    heads = ("", scale, "p50", "p90", "p95", "p99", "longest", "of")
+    heads = ("", range_scale(axis), "p50", "p90", "p95", "p99", "longest", "of")
     return table(caption, heads, drawn, class_="ranges")
 
 
@@ -121,20 +120,20 @@ def capacity_section(report: RunReport) -> Markup | None:
     broke = f" {knee.broke} were too many." if knee.broke is not None else " No level was too much."
     told = f"{knee.held} calls at once were held.{broke}" if knee.held else f"No level was held.{broke}"
     title = tag("p", tag("strong", told), f" {knee.stopped_by}" if knee.stopped_by else None, class_="lead")
-    plots = tag("div", *_knee_plots(levels), class_="grid-of-plots") if len(levels) > 1 else None
+    plots = tag("div", *_knee_plots(levels, knee.held), class_="grid-of-plots") if len(levels) > 1 else None
     return section(
         "capacity", "Capacity", title, plots, _level_table(knee), note="By goodput and late frames, level by level."
     )
 
 
-def _knee_plots(levels: Sequence[Level]) -> list[Markup]:
+def _knee_plots(levels: Sequence[Level], held: int) -> list[Markup]:
     at = [float(level.calls) for level in levels]
-    across = Axis(0.0, max(at), up_to(max(at), say_count).ticks, say_count)
-    across = Axis(0.0, across.ticks[-1], across.ticks, say_count)
+    across = up_to(max(at), say_count, whole=True)
+    mark = Limit(float(held), f"{held} held") if held else None
 
     def plot(title: str, series: Sequence[Series], upward: Axis, limit: Limit | None = None) -> Markup:
         tips = [_level_tip(level, series, index, upward) for index, level in enumerate(levels)]
-        drawn = line_plot(title, at, series, across=across, upward=upward, limit=limit, dots=True, tips=tips)
+        drawn = line_plot(title, at, series, across=across, upward=upward, limit=limit, mark=mark, dots=True, tips=tips)
         legend = [(one.name, one.tone) for one in series] if len(series) > 1 else []
         return figure(title, drawn, legend=legend)
 
@@ -145,7 +144,7 @@ def _knee_plots(levels: Sequence[Level]) -> list[Markup]:
             "Goodput by calls at once",
             [Series("Goodput", "one", goodput)],
             Axis(0.0, 100.0, (0, 25, 50, 75, 100), _percent),
-            Limit(100 * GOODPUT_WANTED, "99 %"),
+            Limit(100 * GOODPUT, "99 %"),
         ),
         plot(
             "Voice to voice by calls at once",
@@ -200,7 +199,7 @@ def _level_table(knee: Knee) -> Markup:
         )
     at_once = ("Calls", "", "Goodput", "Late", "v2v p50", "v2v p95", "Stop p95")
     heads = (*at_once, "CPU", "Memory", "Load test late p99", "Faults")
-    return table("Levels in the order they were tried", heads, rows)
+    return table("Levels in the order they were tried", heads, rows, class_="states")
 
 
 # --- over time ---
@@ -223,16 +222,15 @@ def time_section(report: RunReport) -> Markup | None:
     )
     up, late, bad, refused = columns
     calls = _time_figure(report, "Calls that were up", at, [Series("Up", "one", up)], across, say_count)
+    step_words = _step(report, at)
+    not_good = [Series("Not good", "one", bad), Series("Refused", "two", refused)]
     troubles = [
-        Series("Late frames", "three", late),
-        Series("Calls not good", "four", bad),
-        Series("Refused", "two", refused),
+        _time_figure(report, f"{title}, in {step_words}", at, shown, across, say_count)
+        for title, series in (("Late frames", [Series("Late", "three", late)]), ("Calls", not_good))
+        if (shown := [one for one in series if any(one.values)])
     ]
-    shown = [one for one in troubles if any(one.values)]
-    trouble = _time_figure(report, f"Trouble, in {_step(report, at)}", at, shown, across, say_count) if shown else None
-    return section(
-        "time", "Over time", calls, _heat(report, across), trouble, note="Seconds of the run from left to right."
-    )
+    beside = tag("div", *troubles, class_="grid-of-plots") if troubles else None
+    return section("time", "Over time", calls, _heat(report, across), beside)
 
 
 def _heat(report: RunReport, across: Axis) -> Markup | None:
@@ -258,8 +256,9 @@ def _heat(report: RunReport, across: Axis) -> Markup | None:
         for p in report.timeline[:: max(1, math.ceil(len(report.timeline) / 60))]
     ]
     numbers = table("Voice to voice over time", ("At", "Turns", "p50", "p95", "longest"), rows)
-    title = "Voice to voice: how many turns took how long (darker: more)"
-    return figure(title, plot, numbers=numbers)
+    most = max(max(column.counts) for column in cells)
+    legend = [("1 turn", "heat h1"), (f"{most} turns", "heat h8")] if most > 1 else []
+    return figure("Voice to voice: how many turns took how long", plot, legend=legend, numbers=numbers)
 
 
 # --- server and load test ---
@@ -278,8 +277,7 @@ def machines_section(report: RunReport) -> Markup | None:
         if any(value is not None for column in columns for value in column):
             at, columns = worst_of([reading.at_s for reading in server], columns)
             series = [Series(name, tone, column) for (name, tone, _), column in zip(curves, columns, strict=True)]
-            known = [one for one in series if any(value is not None for value in one.values)]
-            plots.append(_time_figure(report, title, at, known, across, say, least=least))
+            plots.append(_time_figure(report, title, at, series, across, say, least=least))
 
     of_server("Server: CPU, in cores", _cores, ("CPU", "one", "cpu_cores"))
     of_server("Server: memory", say_megabytes, ("Resident", "two", "rss_bytes"), least=1e6)
@@ -294,7 +292,7 @@ def machines_section(report: RunReport) -> Markup | None:
             [[r.p99_ms for r in generators], [r.worst_ms for r in generators], [r.cpu_cores for r in generators]],
         )
         late = [Series("p99 of the latest", "one", columns[0]), Series("worst", "four", columns[1])]
-        limit = Limit(VOID_LATENESS_MS, "void above, p99 of the run")
+        limit = Limit(VOID_P99_MS, "void above, p99 of the run")
         plots.append(_time_figure(report, "Load test: its own lateness", at, late, across, say_ms, limit=limit))
         busy = [Series("CPU", "one", columns[2])]
         limit = Limit(0.7, "70 % of a core")
@@ -316,10 +314,11 @@ def _time_figure(
     limit: Limit | None = None,
     least: float = 1.0,
 ) -> Markup | None:
-    most = _most([value for one in series for value in one.values])
-    if not any(value is not None for one in series for value in one.values):
+    series = [one for one in series if any(value is not None for value in one.values)]
+    if not series:
         return None
-    upward = up_to(max(most, limit.value * 1.1 if limit else 0.0), say, least=least)
+    most = _most([value for one in series for value in one.values])
+    upward = up_to(max(most, limit.value * 1.1 if limit else 0.0), say, least=least, whole=say is say_count)
     plot = line_plot(title, at, series, across=across, upward=upward, limit=limit)
     every = max(1, math.ceil(len(at) / 60))
     rows = [
@@ -335,7 +334,8 @@ def _time_figure(
 
 
 def say_megabytes(value: float) -> str:
-    return f"{value / 1e6:,.0f} MB" if abs(value) >= 1e7 else f"{number(value / 1e6)} MB"
+    written = f"{value / 1e6:,.0f}" if abs(value) >= 1e7 else number(value / 1e6)
+    return f"{written}\N{NO-BREAK SPACE}MB"
 
 
 def _step(report: RunReport, at: Sequence[float]) -> str:
@@ -364,15 +364,15 @@ def _ms(value: float | None) -> str | None:
 
 
 def _ratio(value: float | None, digits: int = 1) -> str | None:
-    return None if value is None else f"{100 * value:.{digits}f} %"
+    return None if value is None else f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def _percent(value: float) -> str:
-    return f"{number(value)} %"
+    return f"{number(value)}\N{NO-BREAK SPACE}%"
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:.0f} %"
+    return f"{100 * value:.0f}\N{NO-BREAK SPACE}%"
 
 
 def _cores(value: float) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from loadtest.markup import Content, Markup, join, tag
+from loadtest.markup import Content, Markup, join, tag, words
 
 _MARKS = {"ok": "●", "bad": "■", "warn": "▲", "plain": "○"}
 """Nothing is told by colour alone."""
 
 
 def pill(text: str, tone: str) -> Markup:
-    return tag("span", tag("i", _MARKS[tone], class_="mark", aria_hidden="true"), text, class_=f"pill {tone}")
+    return tag("span", tag("i", _MARKS[tone], class_="mark", aria_hidden="true"), words(text), class_=f"pill {tone}")
 
 
 def tone_text(text: str, tone: str) -> Markup:
@@ -31,11 +31,11 @@ def notice(title: str, lines: Iterable[Content], tone: str = "") -> Markup:
 
 
 def figure(
-    title: str, plot: Markup, *, legend: Sequence[tuple[str, str]] = (), numbers: Markup | None = None
+    title: str, plot: Markup, *, legend: Sequence[tuple[str, str]] = (), note: str = "", numbers: Markup | None = None
 ) -> Markup:
     """A plot, its title, what its curves are, and its numbers as a table behind it."""
     keys = [
-        tag("span", tag("i", class_=f"key {tone}", aria_hidden="true"), name, class_="entry") for tone, name in legend
+        tag("span", tag("i", class_=f"key {tone}", aria_hidden="true"), name, class_="entry") for name, tone in legend
     ]
     caption = tag("figcaption", tag("h3", title), tag("span", *keys, class_="legend") if keys else None)
     behind = (

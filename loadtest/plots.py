@@ -70,9 +70,11 @@ class HeatColumn:
     counts: Sequence[int]
 
 
-def up_to(most: float, say: Say, *, least: float = 1.0, parts: int = 4) -> Axis:
-    """From 0 to a round number at or above ``most`` (and at least ``least``), in about ``parts`` even steps."""
-    step = _round_up(max(most, least) / parts)
+def up_to(most: float, say: Say, *, least: float = 1.0, whole: bool = False) -> Axis:
+    """From 0 to a round number at or above ``most`` (and at least ``least``), in about four even steps, of ``whole``
+    numbers where only those make sense."""
+    step = _round_up(max(most, least) / 4)
+    step = max(1.0, math.ceil(step)) if whole else step
     count = max(1, math.ceil(max(most, least) / step - 1e-9))
     return Axis(0.0, step * count, tuple(step * index for index in range(count + 1)), say)
 
@@ -96,10 +98,11 @@ def over_latency(least_ms: float, most_ms: float) -> Axis:
 
 
 def say_ms(value: float) -> str:
-    """512.4 is "512 ms", 1240 is "1.24 s", 3.21 is "3.2 ms"."""
+    """512.4 is "512 ms", 1240 is "1.24 s", 3.21 is "3.2 ms"; no line breaks between number and unit."""
     if abs(value) >= 999.5:
-        return f"{number(value / 1000)} s"
-    return f"{value:.1f} ms".replace(".0 ms", " ms") if abs(value) < 10 else f"{value:.0f} ms"
+        return f"{number(value / 1000)}\N{NO-BREAK SPACE}s"
+    written = f"{value:.1f}".removesuffix(".0") if abs(value) < 10 else f"{value:.0f}"
+    return f"{written}\N{NO-BREAK SPACE}ms"
 
 
 def say_clock(seconds: float) -> str:
@@ -133,18 +136,31 @@ def line_plot(
     across: Axis,
     upward: Axis,
     limit: Limit | None = None,
+    mark: Limit | None = None,
     dots: bool = False,
     tips: Sequence[str] | None = None,
 ) -> Markup:
     """Curves over one axis; ``at`` gives the place of each value. ``tips``: what to say at each place, in place of the
-    values themselves. ``dots``: mark each value, as few measured points deserve."""
+    values themselves. ``limit`` is a line across, ``mark`` an upright one. ``dots``: mark each value, as few measured
+    points deserve."""
     if tips is None:
         tips = [_tip(across.say(x), series, index, upward.say) for index, x in enumerate(at)]
-    parts = [_grid(across, upward)]
+    parts, names = [_grid(across, upward)], []
     if limit is not None and upward.low <= limit.value <= upward.high:
         y = _percent(1 - upward.share(limit.value))
         parts.append(tag("line", class_="limit", x1="0", x2="100%", y1=y, y2=y))
-        parts.append(tag("text", limit.name, class_="limit-name", x="100%", y=y, dy="-4", text_anchor="end"))
+        names.append(tag("text", limit.name, class_="limit-name", x="100%", y=y, dy="-4", text_anchor="end"))
+    if mark is not None:
+        x, left = _percent(across.share(mark.value)), across.share(mark.value) > 0.7
+        place = {
+            "x": x,
+            "y": "100%",
+            "dx": "-6" if left else "6",
+            "dy": "-6",
+            "text_anchor": "end" if left else "start",
+        }
+        parts.append(tag("line", class_="mark-line", x1=x, x2=x, y1="0", y2="100%"))
+        names.append(tag("text", mark.name, class_="mark-name", **place))
     drawn = (
         tag(
             "path",
@@ -157,6 +173,7 @@ def line_plot(
     parts.append(_stretched(drawn))
     if dots:
         parts += [_dot(x, value, one.tone, across, upward) for one in series for x, value in _known(at, one.values)]
+    parts += names
     parts.append(_hits([across.share(x) for x in at], tips))
     return _svg(summary(title, series, upward.say), parts)
 
@@ -192,10 +209,9 @@ def heat_step(count: int, most: int) -> int:
     return 1 + round((_HEAT_STEPS - 1) * math.log(max(count, 1)) / math.log(most))
 
 
-def range_bar(axis: Axis, p50: float, p95: float, p99: float, most: float) -> Markup:
+def range_bar(axis: Axis, p50: float, p95: float, p99: float, most: float | None) -> Markup:
     """One row of a table of percentiles: a bar to p50 to p95, a line to p99, a mark at the largest."""
-    places = [_percent(axis.share(value)) for value in (p50, p95, p99, most)]
-    middle, high, higher, largest = places
+    middle, high, higher = (_percent(axis.share(value)) for value in (p50, p95, p99))
     body = axis.share(p95) - axis.share(p50)
     parts = [
         tag("line", class_="grid", x1=x, x2=x, y1="0", y2="100%") for x in (_percent(axis.share(t)) for t in axis.ticks)
@@ -204,9 +220,22 @@ def range_bar(axis: Axis, p50: float, p95: float, p99: float, most: float) -> Ma
         tag("line", class_="whisker", x1=high, x2=higher, y1="50%", y2="50%"),
         tag("rect", class_="body", x=middle, y="25%", width=_percent(max(body, 0.004)), height="50%"),
         tag("line", class_="median", x1=middle, x2=middle, y1="12%", y2="88%"),
-        tag("circle", class_="largest", cx=largest, cy="50%", r="3"),
     ]
+    if most is not None:
+        parts.append(tag("circle", class_="largest", cx=_percent(axis.share(most)), cy="50%", r="3"))
     return tag("svg", *parts, class_="range", aria_hidden="true", focusable="false")
+
+
+def range_scale(axis: Axis) -> Markup:
+    """Names the places of an axis above its :func:`range_bar` rows; neighbours that would touch are left out."""
+    drawn, last = [], -1.0
+    for value in axis.ticks:
+        share = axis.share(value)
+        if share - last > 0.13:
+            last = share
+            anchor = "start" if share < 0.05 else "end" if share > 0.95 else "middle"
+            drawn.append(tag("text", axis.say(value), x=_percent(share), y="75%", text_anchor=anchor))
+    return tag("svg", *drawn, class_="plot range", aria_hidden="true", focusable="false")
 
 
 def stacked_bar(parts: Sequence[tuple[str, str, int]]) -> Markup:
@@ -256,11 +285,23 @@ def _grid(across: Axis, upward: Axis) -> Markup:
 
 
 def _across(across: Axis) -> Markup:
-    drawn = []
+    drawn, last = [], -1.0
     for value in across.ticks:
         share = across.share(value)
+        close = share - last < 0.12  # on a phone the two would touch
+        last = last if close else share
         anchor = "start" if share < 0.03 else "end" if share > 0.97 else "middle"
-        drawn.append(tag("text", across.say(value), x=_percent(share), y="100%", dy="16", text_anchor=anchor))
+        drawn.append(
+            tag(
+                "text",
+                across.say(value),
+                x=_percent(share),
+                y="100%",
+                dy="16",
+                text_anchor=anchor,
+                class_="wide" if close else None,
+            )
+        )
     return join(drawn)
 
 

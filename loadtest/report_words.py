@@ -134,7 +134,7 @@ DEFINITIONS: tuple[tuple[str, str, str], ...] = (
         "p50, p95, p99",
         "Nearest rank over the values themselves: at p95, 95 of 100 were no longer. No percentile is a mean of others.",
     ),
-    ("slope", "Slope", "A straight line by least squares through the readings after the warm-up, per hour."),
+    ("slope", "Slope", "A straight line by least squares through what was read while all calls were up, per hour."),
 )
 """(anchor, name, meaning)."""
 

@@ -23,9 +23,6 @@ def outcome_section(report: RunReport) -> Markup | None:
         ("Dropped", "dropped", calls.dropped),
         ("Cut short by the load test", "abandoned", calls.abandoned),
     ]
-    counted = sum(count for _, _, count in parts)
-    if counted > calls.offered:  # a refusal that the scenario wants is good, and counted there already
-        parts = [("Good", "good", calls.good), ("Not good", "poor", max(0, calls.offered - calls.good))]
     entries = [
         tag(
             "span",
@@ -60,10 +57,9 @@ def _faults(report: RunReport) -> Markup:
     for fault, count in sorted(report.faults.items(), key=lambda item: -item[1]):
         name, meaning = fault_words(fault)
         share = 100 * count / max(report.calls.offered, 1)
-        rows.append([name, say_count(count), f"{share:.2f} %", meaning or None])
-    return join(
-        [tag("h3", "Faults"), table("Faults", ("Fault", "Calls", "Of offered", "What it means"), rows, class_="prose")]
-    )
+        told = tag("span", meaning, class_="muted meaning") if meaning else None
+        rows.append([join([tag("b", words(name)), told]), say_count(count), f"{share:.2f} %"])
+    return join([tag("h3", "Faults"), table("Faults", ("Fault", "Calls", "Of offered"), rows, class_="prose")])
 
 
 def _counts(title: str, heads: tuple[str, str], counts: dict[str, int]) -> Markup | None:
@@ -121,6 +117,8 @@ def quality_section(report: RunReport) -> Markup | None:
 
 # --- what grew ---
 
+_GROWS = {"rss_bytes": "Memory", "fds": "Open files", "tasks": "Tasks", "threads": "Threads"}
+
 
 def soak_section(report: RunReport) -> Markup | None:
     rows: list[list[Content]] = []
@@ -134,7 +132,7 @@ def soak_section(report: RunReport) -> Markup | None:
         unsure = slope.uncertainty_per_hour
         rows.append(
             [
-                name.replace("_", " "),
+                _GROWS.get(name, name.replace("_", " ")),
                 state,
                 f"{_unit(slope.per_hour, slope.unit)} an hour",
                 None if unsure is None else f"± {_unit(unsure, slope.unit)}",
@@ -144,11 +142,13 @@ def soak_section(report: RunReport) -> Markup | None:
             ]
         )
     heads = ("", "", "Slope", "Uncertainty", "Allowed", "At first", "At last")
-    slopes = table("Slopes", heads, rows) if rows else None
+    slopes = table("Slopes", heads, rows, class_="states") if rows else None
     base = _base(report)
     if slopes is None and base is None:
         return None
-    return section("soak", "What grew", slopes, base, note="Straight lines through the readings after the warm-up.")
+    return section(
+        "soak", "What grew", slopes, base, note="Straight lines through what was read while all calls were up."
+    )
 
 
 def _base(report: RunReport) -> Markup | None:
@@ -165,11 +165,11 @@ def _base(report: RunReport) -> Markup | None:
             rows.append(
                 [name, _unit(before, unit), _unit(after, unit), f"{'+' if grown > 0 else ''}{_unit(grown, unit)}"]
             )
-    back = "The server did not tell enough of itself to say whether it is back to base."
+    back = "Whether it is back to base the server did not tell"
     if base.back is not None:
-        back = "Back to base." if base.back else "Not back to base."
+        back = "Back to base" if base.back else "Not back to base"
     told = tone_text(back, "plain" if base.back is None else "ok" if base.back else "bad")
-    settled = f" {say_ms(1000 * base.settled_s)} after the last call."
+    settled = f", {say_ms(1000 * base.settled_s)} after the last call."
     shown = table("Before and after the run", ("", "Before", "After", "Grown by"), rows) if rows else None
     return join([tag("h3", "Before and after"), tag("p", told, settled), shown])
 
@@ -187,9 +187,8 @@ def baseline_section(report: RunReport) -> Markup | None:
         told = tone_text("The two runs cannot be compared", "warn")
     differences = [tag("li", words(difference)) for difference in baseline.differences]
     rows = [_baseline_row(line) for line in baseline.lines]
-    shown = (
-        table("Beside the baseline", ("", "", "Before", "Now", "Change", "At worst allowed"), rows) if rows else None
-    )
+    heads = ("", "", "Before", "Now", "Change", "At worst allowed")
+    shown = table("Beside the baseline", heads, rows, class_="states") if rows else None
     of = join(
         [
             "Against ",
@@ -215,7 +214,7 @@ def _baseline_row(line: BaselineLine) -> list[Content]:
 # --- the rest ---
 
 
-def details_section(report: RunReport) -> Markup:
+def details_section(report: RunReport) -> Markup | None:
     options = [(name, _option(value)) for name, value in report.options.items()]
     expected = [(name, _option(value)) for name, value in report.expect.items()]
     info = [(name, value) for name, value in report.server.info.items()]
@@ -246,13 +245,15 @@ def details_section(report: RunReport) -> Markup:
     generators = join([tag("h3", "Processes of callers"), table("Processes of callers", heads, rows)]) if rows else None
     notes = [tag("li", words(note)) for note in report.notes]
     told = join([tag("h3", "Notes"), tag("ul", *notes, class_="reasons")]) if notes else None
+    if told is None and not lists and generators is None:
+        return None
     return section("details", "How it was run", told, *lists, generators)
 
 
 def _option(value: str | float | bool | None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "–" if value is None else value if isinstance(value, str) else number(value)
+    return "–" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
 def _unit(value: float, unit: str) -> str:
@@ -262,7 +263,10 @@ def _unit(value: float, unit: str) -> str:
         return say_ms(value)
     if unit in ("ratio", "share"):
         return f"{100 * value:.3f} %"
-    return f"{number(value)} {unit}".strip() if abs(value) < 1e4 else f"{say_count(value)} {unit}".strip()
+    if unit == "cores":
+        return f"{value:.4f}"
+    told = number(value) if abs(value) < 1e4 else say_count(value)
+    return told if unit in ("", "count") else f"{told}\N{NO-BREAK SPACE}{unit}"
 
 
 def _percentiles(times: Percentiles) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from loadtest.latency_sections import GOODPUT_WANTED, VOID_LATENESS_MS
+from collections.abc import Callable
+
 from loadtest.markup import Content, Markup, join, number, tag, words
 from loadtest.page_parts import defined, facts, notice, tone_text
 from loadtest.plots import say_clock, say_count, say_ms
 from loadtest.report_words import VERDICTS
 from loadtest.run_report import Percentiles, RunReport
-
-LATE_WANTED = 0.001
+from loadtest.summary import GOODPUT, LATE_RATIO, VOID_P99_MS
 
 
 def verdict_section(report: RunReport) -> Markup:
@@ -60,11 +60,15 @@ def _told(report: RunReport) -> Markup:
     calls = report.calls
     if calls.offered == 0:
         return join([f"The run lasted {say_clock(report.length_s)}."])
+    if calls.offered == 1:
+        return join([f"The one call was {'good' if calls.good else 'not good'}."])
     told = f"{say_count(calls.good)} of {say_count(calls.offered)} calls were good"
     up = f", up to {say_count(calls.most_up)} at once" if calls.most_up else ""
     held = ""
     if report.knee is not None:
-        held = f" {say_count(report.knee.held)} calls at once were held." if report.knee.held else " No level was held."
+        held = " No level was held."
+        if report.knee.held:
+            held = f" {say_count(report.knee.held)} calls at once were held; the numbers below are theirs."
     return join([f"{told}{up}, in {say_clock(report.length_s)}.{held}"])
 
 
@@ -77,39 +81,51 @@ def _facts(report: RunReport) -> Markup:
         for load, when in ((machine.load_before, "before"), (machine.load_after, "after"))
         if load is not None
     ]
+    what = (f"{machine.cores} cores", machine.system, machine.processor)
     pairs: list[tuple[Content, Content]] = [
         ("Server", words(report.url) if report.url else None),
         ("Version, preset", words(server) if server else None),
         ("Engines", engines),
         ("Over", words(", ".join(report.transports)) if report.transports else None),
         ("Seed", str(report.seed)),
-        ("Callers’ machine", words(f"{machine.cores} cores, {machine.system} {machine.processor}".strip())),
+        ("Callers’ machine", words(", ".join(part for part in what if part))),
         ("Its load", ", ".join(load) or None),
     ]
     return join([tag("p", words(report.about), class_="muted about") if report.about else None, facts(pairs)])
 
 
 def figures(report: RunReport) -> Markup:
-    expect, latency = report.expect, report.latency_ms
-    late, late_wanted = report.late_frames_ratio, _wanted(report, "max_late_share") or LATE_WANTED
-    cross = report.cross_talk
+    """Eight numbers, each beside what is wanted of it. Of a void run only the load test's own is judged."""
+    latency = report.latency_ms
+    late, late_wanted = report.late_frames_ratio, max(LATE_RATIO, _wanted(report, "max_late_share") or 0.0)
+    cross, may_refuse = report.cross_talk, bool(report.expect.get("refused_ok"))
     generator = report.lateness.generator_p99_ms
     send = report.lateness.server_send.p99 if report.lateness.server_send is not None else None
+
+    def judged(value: float | None, wanted: float | None, *, least: bool = False) -> bool | None:
+        if value is None or wanted is None or report.void:
+            return None
+        return value < wanted if least else value > wanted
+
     shown = [
         _figure(
             defined("Goodput", "goodput"),
             _percent(report.goodput, 2),
-            f"{_percent(GOODPUT_WANTED, 0)} wanted",
-            None if report.goodput is None or expect.get("refused_ok") else report.goodput < GOODPUT_WANTED,
+            f"{_percent(report.faultless, 2)} without a fault, as calls may be refused"
+            if may_refuse
+            else f"{_percent(GOODPUT, 0)} wanted",
+            judged(report.faultless if may_refuse else report.goodput, GOODPUT, least=True),
         ),
-        _latency("Voice to voice", "voice-to-voice", latency.voice_to_voice, _wanted(report, "answer_within_ms")),
-        _latency("Stop", "stop", latency.stop, _wanted(report, "stop_within_ms")),
-        _latency("Set-up", "setup", latency.setup, _wanted(report, "setup_within_ms")),
+        _latency(
+            "Voice to voice", "voice-to-voice", latency.voice_to_voice, _wanted(report, "answer_within_ms"), judged
+        ),
+        _latency("Stop", "stop", latency.stop, _wanted(report, "stop_within_ms"), judged),
+        _latency("Set-up", "setup", latency.setup, _wanted(report, "setup_within_ms"), judged),
         _figure(
             defined("Late frames", "late"),
             _percent(late, 3),
             f"{say_count(report.media.late)} of {say_count(report.media.due)}; {_percent(late_wanted, 2)} allowed",
-            None if late is None else late > late_wanted,
+            judged(late, late_wanted),
         ),
         _figure(
             defined("Cross-talk", "cross-talk"),
@@ -117,14 +133,14 @@ def figures(report: RunReport) -> Markup:
             f"{say_count(cross.own)} of {say_count(cross.turns_checked)} code words came back"
             if cross.calls_checked
             else "no code words in this scenario",
-            cross.foreign > 0 if cross.calls_checked else None,
+            judged(cross.foreign if cross.calls_checked else None, 0),
         ),
         _server(report),
         _figure(
             defined("Load test’s lateness", "lateness"),
             None if generator is None else say_ms(generator),
-            f"p99, void above {say_ms(VOID_LATENESS_MS)}" + ("" if send is None else f"; the server’s {say_ms(send)}"),
-            None if generator is None else generator > VOID_LATENESS_MS,
+            f"p99, void above {say_ms(VOID_P99_MS)}" + ("" if send is None else f"; the server’s {say_ms(send)}"),
+            None if generator is None else generator > VOID_P99_MS,
         ),
     ]
     return tag("section", *shown, class_="figures", id="figures", aria_label="The numbers in short")
@@ -138,14 +154,15 @@ def _server(report: RunReport) -> Markup:
     return _figure("Server’s CPU per call", f"{number(100 * cores)} %", note, None)
 
 
-def _latency(name: str, term: str, times: Percentiles, wanted: float | None) -> Markup:
+def _latency(
+    name: str, term: str, times: Percentiles, wanted: float | None, judged: Callable[..., bool | None]
+) -> Markup:
     if not times.count:
         return _figure(defined(name, term), None, "nothing to measure", None)
     note = f"p95, of {say_count(times.count)}; p50 {_ms(times.p50)}"
     if wanted is not None:
         note += f"; each within {say_ms(wanted)}"
-    bad = None if wanted is None or times.p95 is None else times.p95 > wanted
-    return _figure(defined(name, term), _ms(times.p95), note, bad)
+    return _figure(defined(name, term), _ms(times.p95), note, judged(times.p95, wanted))
 
 
 def _figure(name: Content, value: str | None, note: str, bad: bool | None) -> Markup:
@@ -160,7 +177,9 @@ def _wanted(report: RunReport, key: str) -> float | None:
 
 
 def _percent(share: float | None, digits: int) -> str | None:
-    return None if share is None else f"{number(100 * share) if digits < 3 else f'{100 * share:.3f}'} %"
+    return (
+        None if share is None else f"{number(100 * share) if digits < 3 else f'{100 * share:.3f}'}\N{NO-BREAK SPACE}%"
+    )
 
 
 def _ms(value: float | None) -> str | None:

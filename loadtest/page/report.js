@@ -83,7 +83,7 @@
 
   // On paper nothing can be opened.
   addEventListener("beforeprint", () => {
-    for (const fold of document.querySelectorAll("details.fold:not(.numbers-of)")) fold.open = true;
+    for (const fold of document.querySelectorAll("details:not(.numbers-of)")) fold.open = true;
   });
 
   function line(name) {
