@@ -103,8 +103,12 @@ def _measures(now: RunReport) -> tuple[_Measure, ...]:
         _Measure("foreign code words", "count", lambda report: float(report.cross_talk.foreign), NONE),
         _Measure("CPU a call", "cores", lambda report: report.server.cpu_cores_per_call, COST),
         _Measure("memory a call", "bytes", lambda report: report.server.rss_bytes_per_call, COST),
-        _Measure("calls held", "count", lambda report: report.knee and report.knee.held, COST, higher_is_worse=False),
+        _Measure("calls held", "count", _held, COST, higher_is_worse=False),
     )
+
+
+def _held(report: RunReport) -> float | None:
+    return None if report.knee is None else float(report.knee.held)
 
 
 def _line(now: RunReport, before: RunReport, measure: _Measure) -> BaselineLine:
