@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv, from nothing. Variables: PYTHON, PRESET, HOST, PORT, BENCH.
+# Every target sets up what it needs in .venv, from nothing. Variables: PYTHON, PRESET, HOST, PORT, BENCH, LOADTEST.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -17,13 +17,14 @@ PIP_VERSION := 26.3
 # A competitor's, which bench-media measures beside ours, in an environment of its own: it needs other versions.
 PIPECAT_VENV := .venv-pipecat
 BENCH ?=
+LOADTEST ?=
 PRESET_EXTRA_embedded := embedded
 PRESET_EXTRA_mlx-cpu := mlx
 PRESET_EXTRA_mac := speech-mlx
 PRESET_EXTRA_cuda := cuda
 EXTRA := $(or $(PRESET_EXTRA_$(PRESET)),embedded)
 
-.PHONY: help run test check bench-call bench-media bench-phones clean
+.PHONY: help run test check bench-call bench-media bench-phones loadtest clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +46,9 @@ bench-media: $(VENV)/.installed-embedded $(PIPECAT_VENV)/.installed ## A browser
 
 bench-phones: $(VENV)/.installed-embedded ## A phone call's cost over SIP and Twilio, and calls a core holds (BENCH=--quick)
 	@exec $(BIN)/python -m scripts.bench_phones $(BENCH)
+
+loadtest: $(VENV)/.installed-embedded ## 20 simulated callers for a minute on a gateway of its own; a report (LOADTEST="churn")
+	@exec $(BIN)/python -m scripts.loadtest $(LOADTEST)
 
 clean: ## Remove .venv and every cache of the tools (downloaded weights stay)
 	rm -rf $(VENV) $(PIPECAT_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage *.egg-info

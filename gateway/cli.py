@@ -24,6 +24,7 @@ def application() -> typer.Typer:
     from gateway.models_command import add_models_commands
     from gateway.outbound_command import add_dial_command
     from loadtest.command import add_call_command
+    from loadtest.loadtest_command import add_loadtest_command
 
     app = typer.Typer(
         name="offhook", help="A real-time voice gateway.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -35,6 +36,7 @@ def application() -> typer.Typer:
     config.command("keys")(config_keys)
     app.add_typer(config, name="config")
     add_call_command(app, hearing_model)
+    add_loadtest_command(app)
     add_dial_command(app)
     app.command("doctor")(doctor)
     add_models_commands(app)

@@ -23,7 +23,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """Calls take them in turn."""
     agent: str | None = None
     key: str | None = None
-    arrivals: tuple[Arrival, ...]
+    codes: bool = False
+    """Callers say code words: the server's engines say them back."""
+    arrivals: tuple[Arrival, ...] = ()
     recordings: str
     """The folder for the audio of the worst calls."""
     keep: int = 6
@@ -87,6 +89,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     cpu_s: float
     kept: dict[int, str]
     """Of the worst calls by number: the name of the WAV in the folder."""
+    broken: dict[str, int] = {}
+    """Defects of callers, and how many calls each cost."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):

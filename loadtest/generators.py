@@ -49,6 +49,8 @@ BUSY_SHARE = 0.7
 
 MAX_PROCESSES = 64
 
+COMMAND = (sys.executable, "-m", "loadtest.generator")
+
 _LAST_WORDS = 20
 _TERM_S = 2.0
 
@@ -127,15 +129,19 @@ class Generators:
 
 @contextlib.asynccontextmanager
 async def open_generators(
-    jobs: Sequence[Job], on_word: Callable[[int, FromGenerator], None], on_change: Callable[[], None]
+    jobs: Sequence[Job],
+    on_word: Callable[[int, FromGenerator], None],
+    on_change: Callable[[], None],
+    *,
+    command: Sequence[str] = COMMAND,
 ) -> AsyncIterator[Generators]:
-    """One process a job; ``on_word`` is told what each says, with its number, and ``on_change`` is called when one is
-    ready, done or gone. None is left when the block is left, whatever its reason."""
+    """One process (``command``) a job; ``on_word`` is told what each says, with its number, and ``on_change`` is called
+    when one is ready, done or gone. None is left when the block is left, whatever its reason."""
     processes: list[_Process] = []
     listening: list[asyncio.Task[None]] = []
     try:
         for number, job in enumerate(jobs):
-            process = _Process(number, await _spawn())
+            process = _Process(number, await _spawn(command))
             processes.append(process)
             listening.append(asyncio.create_task(_listen(process, on_word, on_change), name=f"generator {number}"))
             listening.append(asyncio.create_task(_overhear(process), name=f"generator {number}, errors"))
@@ -146,12 +152,10 @@ async def open_generators(
         await asyncio.gather(*listening)  # they end with the processes' output
 
 
-async def _spawn() -> asyncio.subprocess.Process:
+async def _spawn(command: Sequence[str]) -> asyncio.subprocess.Process:
     """In a process group of its own: Ctrl-C is the run's to handle. It ends when its standard input does."""
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "loadtest.generator",
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -182,11 +186,13 @@ async def _listen(
                 on_change()
     except (ValueError, msgspec.MsgspecError) as error:
         process.problem = f"generator {process.number} said what nobody understands: {error}"
+        with contextlib.suppress(ProcessLookupError):
+            process.process.kill()
     if not process.done and process.problem is None:
         code = await process.process.wait()
         told = f": {process.said[-1]}" if process.said else ""
         process.problem = f"generator {process.number} died ({_why(code)}){told}"
-        on_change()
+    on_change()
 
 
 async def _overhear(process: _Process) -> None:

@@ -78,8 +78,11 @@ def read_exposition(text: str) -> Exposition:
     wanted = "\n".join(line for line in text.splitlines() if line.startswith(_WANTED)) + "\n"
     fields = {name: known for known, name in _GAUGES.items()}
     values: dict[str, float] = {}
+    info: dict[str, str] = {}
     stages: dict[str, Buckets] = {}
-    found = Exposition(values, info := {}, stages, send_late := {}, loop_lag := {}, lanes := {})
+    send_late: Buckets = {}
+    loop_lag: Buckets = {}
+    lanes: dict[str, Lane] = {}
     for family in text_string_to_metric_families(wanted):
         for sample in family.samples:
             name, labels, value = sample.name, sample.labels, float(sample.value)
@@ -100,7 +103,7 @@ def read_exposition(text: str) -> Exposition:
                     buckets = loop_lag if name.startswith(_LAG) else send_late
                 bound = float(labels["le"])
                 buckets[bound] = buckets.get(bound, 0.0) + value
-    return found
+    return Exposition(values, info, stages, send_late, loop_lag, lanes)
 
 
 def since(before: Buckets, now: Buckets) -> Buckets:
@@ -141,7 +144,7 @@ class ServerWatch:
         self._thinning = 1
         self._read = 0
         self._base = url.removesuffix("/metrics") if url is not None and url.endswith("/metrics") else None
-        headers = {"Authorization": bearer(key)} if key else {}
+        headers = {b"Authorization": bearer(key)} if key else None
         local = url is not None and (urlsplit(url).hostname or "") in ("127.0.0.1", "::1", "localhost")
         self._http = httpx.AsyncClient(
             timeout=_TIMEOUT_S, trust_env=not local, verify=ssl.create_default_context(), headers=headers

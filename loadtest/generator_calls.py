@@ -1,0 +1,219 @@
+"""The calls of one generator: each begun when the plan says so, held on the common ticker, measured when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import heapq
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from loadtest.address import CallAddress, call_address
+from loadtest.arrivals import Arrival
+from loadtest.call import CallOver, CallPlan, CallTape, EndCause, PhoneOptions, no_call
+from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
+from loadtest.holding import hold_call
+from loadtest.measured_call import OfferedCall, badness, measure_call
+from loadtest.outcome import CallOutcome
+from loadtest.placing import dial
+from loadtest.scenario import load_scenario
+from loadtest.ticker import Ticker
+from streaming.audio.wav import encode_wav
+
+OVERTIME_S = 30.0
+"""After a call's planned length: it is hung up then, whatever its script waits for."""
+
+LEAD_S = 3.0
+"""Before its time a caller is made: its words are spoken, in a thread."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class GeneratorCalls:
+    """Off the loop, one at a time each, callers are made in ``making`` and calls measured in ``measuring``."""
+
+    def __init__(self, job: Job, *, making: Executor, measuring: Executor) -> None:
+        self._job = job
+        self._making = making
+        self._measuring = measuring
+        self._addresses = [call_address(url, job.agent) for url in job.urls]
+        self._scenario = load_scenario(job.scenario)
+        self._ticker = Ticker(time.monotonic)
+        self._abandon = asyncio.Event()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._lines: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._plans: dict[int, CallPlan] = {}
+        self._worst = WorstCalls(Path(job.recordings), job.keep)
+        self._start_s = 0.0
+        self._offered = 0
+        self._unmeasured = 0
+        self._broken: Counter[str] = Counter()
+        self._cpu_s = time.process_time()
+
+    async def prepare(self) -> Ready:
+        """Speak every line that will be needed, and make the callers that come first."""
+        notes = await _within(self._making, self._prepared)
+        for arrival in self._job.arrivals:
+            if arrival.at_s > LEAD_S:
+                break
+            self._plans[arrival.number] = await _within(self._making, self._plan, arrival)
+        return Ready(notes)
+
+    async def run(self, start_s: float, say: Callable[[FromGenerator], None]) -> None:
+        """Until every call is over and measured. ``start_s`` is the moment 0, on :func:`time.monotonic`."""
+        self._start_s = start_s
+        ticking = asyncio.create_task(self._ticker.run(), name="ticker")
+        try:
+            for arrival in self._job.arrivals:
+                if not await self._wait_until(start_s + arrival.at_s - LEAD_S):
+                    break
+                task = asyncio.create_task(self._call(arrival, say), name=f"call {arrival.number}")
+                self._calls.add(task)
+                task.add_done_callback(self._calls.discard)
+            await asyncio.gather(*self._calls)
+        finally:
+            for task in (ticking, *self._calls):
+                task.cancel()
+            await asyncio.gather(ticking, *self._calls, return_exceptions=True)
+
+    def stop(self, *, at_once: bool) -> None:
+        """No more calls, and those that are up are hung up; ``at_once``: or left."""
+        self._abandon.set()
+        if at_once:
+            for task in self._calls:
+                task.cancel()
+
+    def counted(self, at_s: float, cpu_share: float, rss_bytes: int | None) -> Counted:
+        lateness = self._ticker.lateness
+        return Counted(
+            at_s=at_s,
+            offered=self._offered,
+            up=self._ticker.size,
+            cpu_share=cpu_share,
+            rss_bytes=rss_bytes,
+            ticks=lateness.ticks,
+            late_p99_ms=lateness.p99_ms,
+            late_worst_ms=lateness.take_worst_ms(),
+            measuring=self._unmeasured,
+        )
+
+    def done(self) -> Done:
+        lateness = self._ticker.lateness
+        return Done(
+            late_p99_ms=lateness.p99_ms,
+            late_worst_ms=lateness.worst_ms,
+            ticks=lateness.ticks,
+            ticks_skipped=lateness.skipped,
+            cpu_s=time.process_time() - self._cpu_s,
+            kept=self._worst.kept(),
+            broken=dict(self._broken.most_common(10)),
+        )
+
+    async def _wait_until(self, at_s: float) -> bool:
+        """False once no more calls are wanted."""
+        if not self._abandon.is_set() and (wait_s := at_s - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._abandon.wait()
+        return not self._abandon.is_set()
+
+    async def _call(self, arrival: Arrival, say: Callable[[FromGenerator], None]) -> None:
+        """Begun :data:`LEAD_S` before its time."""
+        plan = self._plans.pop(arrival.number, None)
+        if plan is None:
+            plan = await _within(self._making, self._plan, arrival)
+        async with contextlib.AsyncExitStack() as line:
+            if arrival.line is not None:
+                await line.enter_async_context(self._lines[arrival.line])
+            if not await self._wait_until(self._start_s + arrival.at_s):
+                return
+            finished = await self._place(arrival, plan)
+        self._unmeasured += 1
+        try:
+            # Shielded: also a call that is broken off is told of.
+            outcome = await asyncio.shield(_within(self._measuring, self._measured, *finished))
+        finally:
+            self._unmeasured -= 1
+        say(Ended(outcome))
+
+    async def _place(self, arrival: Arrival, plan: CallPlan) -> tuple[OfferedCall, CallTape]:
+        offered_s = time.monotonic() - self._start_s
+        self._offered += 1
+        try:
+            tape = await hold_call(plan, await dial(plan), self._ticker, self._abandon)
+        except CallOver as over:
+            tape = no_call(over, plan.rate_hz)
+        except asyncio.CancelledError:  # by :meth:`stop`; or the run is gone, and nobody will hear of it
+            tape = no_call(CallOver(EndCause.ABANDONED), plan.rate_hz)
+        except Exception as error:  # noqa: BLE001 (a caller's defect is no fault of the server's, and no other caller's)
+            self._broken[f"{type(error).__name__}: {error}"] += 1
+            tape = no_call(CallOver(EndCause.ABANDONED, f"the caller broke down: {error}"), plan.rate_hz)
+        ended_s = time.monotonic() - self._start_s
+        return OfferedCall(arrival.number, self._address(arrival).transport, offered_s, ended_s), tape
+
+    def _address(self, arrival: Arrival) -> CallAddress:
+        return self._addresses[arrival.number % len(self._addresses)]
+
+    def _prepared(self) -> tuple[str, ...]:
+        rates = {address.rate_hz for address in self._addresses}
+        notes = [note for rate_hz in sorted(rates) for note in self._scenario.prepare(rate_hz, codes=self._job.codes)]
+        return tuple(dict.fromkeys(notes))
+
+    def _plan(self, arrival: Arrival) -> CallPlan:
+        job, address = self._job, self._address(arrival)
+        caller = self._scenario.caller(arrival.number, job.seed, address.rate_hz, address.transport, codes=job.codes)
+        return CallPlan(
+            job.urls[arrival.number % len(job.urls)],
+            caller.steps,
+            agent=job.agent,
+            key=job.key,
+            max_seconds=arrival.length_s + OVERTIME_S,
+            patience=caller.patience,
+            rate_hz=address.rate_hz,
+            phone=PhoneOptions(caller=f"+1555{arrival.number % 10_000_000:07d}"),
+            sound=caller.sound,
+            length_ms=arrival.length_s * 1000,
+            linger_s=self._scenario.linger_s,
+        )
+
+    def _measured(self, offered: OfferedCall, tape: CallTape) -> CallOutcome:
+        outcome = measure_call(tape, offered, self._scenario.expect)
+        self._worst.offer(outcome, tape)
+        return outcome
+
+
+def _within(executor: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(executor, functools.partial(function, *args, **kwargs))
+
+
+class WorstCalls:
+    """Keeps the audio of the worst few calls as files in ``folder``."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._folder = folder
+        self._most = most
+        self._calls: list[tuple[float, int]] = []  # a heap, the best of them first
+
+    def offer(self, outcome: CallOutcome, tape: CallTape) -> None:
+        """Keeps this call's audio if it is worse than what is kept, in the place of the best of those."""
+        entry = (badness(outcome), -outcome.number)  # of equals the first
+        if self._most < 1 or not len(tape.agent) or (len(self._calls) >= self._most and entry <= self._calls[0]):
+            return
+        self._path(outcome.number).write_bytes(encode_wav([tape.caller, tape.agent], tape.rate_hz))
+        heapq.heappush(self._calls, entry)
+        if len(self._calls) > self._most:
+            _, number = heapq.heappop(self._calls)
+            self._path(-number).unlink()
+
+    def kept(self) -> dict[int, str]:
+        """Names of files by the calls' numbers."""
+        return {-number: self._path(-number).name for _, number in self._calls}
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"call-{number}.wav"

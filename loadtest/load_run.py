@@ -1,0 +1,111 @@
+"""A run from what was asked for to its report: one, or as many as a climb for capacity takes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from loadtest.capacity import Climb, Held, held
+from loadtest.machine import load_average, this_machine
+from loadtest.progress import Progress
+from loadtest.run import Interruption, run_load
+from loadtest.run_options import RunOptions, addresses_of, metrics_of, plan_run
+from loadtest.run_report import Knee, Level, RunReport
+from loadtest.scenario import Scenario
+from loadtest.server_readings import ServerWatch
+from loadtest.summary import RunFacts, judged, level_of, summarise
+
+WARM_UP_S = 10.0
+"""After the ramp, before slopes are taken."""
+
+STEADY_S = 60.0
+"""Slopes of less say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """Runs of one scenario; the audio of their worst calls goes to ``recordings``."""
+
+    options: RunOptions
+    scenario: Scenario
+    recordings: Path
+    progress: Progress
+    interruption: Interruption
+
+    async def once(self, calls: int | None = None) -> RunReport:
+        """``calls`` at once in place of what was asked for. Raises
+        :class:`~loadtest.run_options.RunUsageError`, :class:`~loadtest.scenario_file.ScenarioError` and
+        :class:`~loadtest.generators.GeneratorsError`."""
+        options, scenario = self.options, self.scenario
+        addresses = addresses_of(options, scenario)
+        load_before, started = load_average(), datetime.now(UTC)
+        codes = options.codes
+        if codes is None:
+            codes = scenario.expect.codes and await self._says_fake(metrics_of(options, addresses))
+        plan = plan_run(options, scenario, calls=calls, codes=codes, recordings=self.recordings)
+        record = await run_load(plan, self.progress, self.interruption)
+        arrivals = scenario.arrivals
+        ramp_s = arrivals.ramp_s if options.ramp_s is None else options.ramp_s
+        steady = (ramp_s + WARM_UP_S, ramp_s + (options.for_s or arrivals.for_s))
+        facts = RunFacts(
+            scenario=scenario.name,
+            seed=options.seed,
+            started_at=started.isoformat(timespec="seconds"),
+            machine=this_machine(load_before),
+            expect=scenario.expect,
+            about=scenario.about,
+            url=" ".join(options.urls),
+            transports=tuple(dict.fromkeys(str(address.transport) for address in addresses)),
+            options={
+                **options.named(),
+                "calls": calls or options.calls or arrivals.calls,
+                "ramp_s": ramp_s,
+                "for_s": options.for_s or arrivals.for_s,
+                "codes": codes,
+                "processes": plan.processes,
+            },
+            steady=steady if steady[1] - steady[0] >= STEADY_S and not record.interrupted else None,
+        )
+        return summarise(facts, record)
+
+    async def find_knee(self, climb: Climb) -> RunReport:
+        """Level after level, each a run of its own: the report of the largest that was held (of the last, if none
+        was), with the knee in it. Raises as :meth:`once`."""
+        levels: list[Level] = []
+        best: RunReport | None = None
+        report: RunReport | None = None
+        while (calls := climb.next_level()) is not None:
+            report = await self.once(calls)
+            if report.interrupted:
+                break
+            verdict = held(goodput=report.goodput or 0.0, late_share=report.late_frames_ratio or 0.0, void=report.void)
+            levels.append(level_of(report, calls, held=verdict is Held.HELD, tries=climb.tries + 1))
+            climb.note(verdict)
+            self.progress.say(_told(levels[-1], verdict))
+            best = report if verdict is Held.HELD else best
+        assert report is not None
+        knee = Knee(held=climb.best or 0, broke=climb.broke, levels=tuple(levels), stopped_by=climb.stopped_by())
+        interrupted = climb.next_level() is not None
+        return judged(msgspec.structs.replace(best or report, knee=knee, interrupted=interrupted))
+
+    async def _says_fake(self, url: str | None) -> bool:
+        """The server under test has scripted engines."""
+        watch = ServerWatch(url, self.options.key, time.monotonic)
+        try:
+            await watch.read(keep=False)
+            return watch.info.get("fake") == "true"
+        finally:
+            await watch.aclose()
+
+
+def _told(level: Level, verdict: Held) -> str:
+    p95_ms = level.voice_to_voice.p95
+    latency = "" if p95_ms is None else f", voice to voice p95 {p95_ms:.0f} ms"
+    return (
+        f"{level.calls} calls: {verdict}, goodput {level.goodput or 0.0:.1%}, "
+        f"late frames {level.late_frames_ratio or 0.0:.2%}{latency}"
+    )
