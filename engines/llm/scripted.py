@@ -27,12 +27,12 @@ _PUNCTUATION = re.compile(r"\W+")
 
 _TELL_MORE = "tell me more"
 _MORE = "There is a lot to tell, and none of it matters, for all that counts is how long it takes to say so."
-_SENTENCES_MORE = 4
+_SENTENCES_MORE = 3
 
 
 def echo(messages: Sequence[Message]) -> str:
     """Say the caller's last words back, or its code word (:mod:`streaming.audio.code_words`), or what became of a tool.
-    Who asks to be told more is told 90 words, long enough to be interrupted, with the code word at both ends."""
+    Who asks to be told more is told 70 words, long enough to be interrupted, with the code word at both ends."""
     if messages and messages[-1].role == "tool":
         return f"The result is {_PUNCTUATION.sub(' ', messages[-1].content).strip()}."
     said = next((message.content for message in reversed(messages) if message.role == "user"), "nothing")
