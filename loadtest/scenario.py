@@ -7,6 +7,7 @@ describes every key. A caller is made from its number and the run's seed alone, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from random import Random
 from typing import Annotated, Any
 
@@ -31,11 +32,13 @@ from loadtest.scenario_steps import (
 )
 from loadtest.script import Patience, Step
 from loadtest.tcp_hold import Stalls
-from loadtest.voice import parse_voice, shipped_voices
+from loadtest.voice import VoiceError, parse_voice, shipped_voices
 from loadtest.voices import find_voices, speaker, speech_level_dbfs, spoken_line
 from streaming.audio.code_words import code_word, speak
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+_MOST_MISTAKES = 20
 
 PHONES = (Transport.SIP, Transport.TWILIO, Transport.AUDIOSOCKET)
 """Transports with keys."""
@@ -171,7 +174,10 @@ class Scenario(Strict):
     @classmethod
     def _known_voices(cls, voices: tuple[str, ...]) -> tuple[str, ...]:
         for voice in voices:
-            tool, name = parse_voice(voice)
+            try:
+                tool, name = parse_voice(voice)
+            except VoiceError as error:
+                raise ValueError(str(error)) from error
             if tool is None and name not in shipped_voices():
                 raise ValueError(f"no voice {voice!r} speaks the shipped lines: {', '.join(shipped_voices())}")
         return voices
@@ -277,17 +283,20 @@ def read_scenario(file: ScenarioFile) -> Scenario:
     try:
         return Scenario.model_validate(file.data)
     except ValidationError as error:
-        raise ScenarioError("\n".join(_mistake(file, dict(mistake)) for mistake in error.errors()[:20])) from error
+        told = [_mistake(file, dict(mistake)) for mistake in error.errors()[:_MOST_MISTAKES]]
+        raise ScenarioError("\n".join(text for _, text in sorted(told, key=itemgetter(0)))) from error
 
 
-def _mistake(file: ScenarioFile, mistake: dict[str, Any]) -> str:
+def _mistake(file: ScenarioFile, mistake: dict[str, Any]) -> tuple[int, str]:
+    """Its line, and the whole for a person."""
     where = mistake["loc"]
     said = str(mistake["msg"]).removeprefix("Value error, ")
     if mistake["type"] == "extra_forbidden":
         said = "no such key"
     elif mistake["type"] == "missing":
         said = "is missing"
-    return f"{file.place(where)}: {_path(where)}: {said}"
+    line = file.line(where)
+    return line, f"{file.path.name}:{line}: {_path(where)}: {said}"
 
 
 def _path(where: tuple[str | int, ...]) -> str:

@@ -31,15 +31,15 @@ class ScenarioFile:
     data: Any
     tree: yaml.Node | None
 
-    def place(self, keys: Sequence[str | int]) -> str:
-        """``file:line`` of a value, or of the innermost thing around it that is in the file."""
+    def line(self, keys: Sequence[str | int]) -> int:
+        """Of a value, or of the innermost thing around it that is in the file."""
         node, line = self.tree, 0
         for key in (None, *keys):
             node = _inner(node, key) if key is not None and node is not None else node
             if node is None:
                 break
             line = node.start_mark.line
-        return f"{self.path.name}:{line + 1}"
+        return line + 1
 
 
 def library_names() -> tuple[str, ...]:
@@ -104,6 +104,13 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Decimal, whatever it begins with."""
+        return int(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 for _tag, _pattern, _first in (

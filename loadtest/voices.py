@@ -13,13 +13,13 @@ import numpy as np
 from loadtest.phone_chain import PhoneChain, speech_dbfs, through_phone
 from loadtest.script import Line
 from loadtest.voice import VoiceError, parse_voice, say_line, shipped_voices
-from streaming.audio.code_words import speak
+from streaming.audio.code_words import PHRASES, phrase_word, speak
 
 CodePlace = Literal["instead", "after", "never"]
 """Where a caller's code word is said: in place of a line's words, after them, or not in this line."""
 
 _TRIAL = "Yes."
-_BEFORE_CODE_MS = 120
+_BETWEEN_MS = 120
 _LINES_KEPT = 1_024
 _SILENT_DBFS = -26.0  # level of speech where there is none to measure: what telephony takes for nominal
 
@@ -70,24 +70,32 @@ def speech_level_dbfs(texts: tuple[str, ...], voice: str, rate_hz: int, chain: P
 
 
 def speaker(voice: str, rate_hz: int, chain: PhoneChain | None, code: str | None) -> Callable[[str, CodePlace], Line]:
-    """One caller's mouth: makes its line of a text, with its code word, if it has one, at that place."""
-    alone: Line | None = None
+    """One caller's mouth: makes its line of a text, with its code word, if it has one, at that place.
+
+    What scripted engines know a word of its own for (:data:`~streaming.audio.code_words.PHRASES`) is said after the
+    code word by that, as they don't understand the text.
+    """
+    own: dict[tuple[str | None, str], Line] = {}  # a caller's own lines are not shared, and cost memory: no two alike
 
     def line(text: str, place: CodePlace) -> Line:
-        nonlocal alone
         if code is None or place == "never":
             return spoken_line(text, voice, rate_hz, chain)
-        if place == "after":
-            return _with_code(spoken_line(text, voice, rate_hz, chain), code, rate_hz)
-        if alone is None:  # one for all its lines: what is a caller's own is not shared, and costs memory
-            sound = speak(code, rate_hz)
-            alone = Line(None, sound, len(sound) * 1000 / rate_hz, code)
-        return alone
+        said = spoken_line(text, voice, rate_hz, chain) if place == "after" else None
+        phrase = next((phrase for phrase in PHRASES if phrase in text.lower()), "")
+        key = (None if said is None else text), phrase
+        if key not in own:
+            own[key] = _with_code(said, code, phrase, rate_hz)
+        return own[key]
 
     return line
 
 
-def _with_code(line: Line, code: str, rate_hz: int) -> Line:
-    gap = np.zeros(rate_hz * _BEFORE_CODE_MS // 1000, dtype=np.int16)
-    pcm = np.concatenate((line.pcm, gap, speak(code, rate_hz)))
-    return Line(line.text, pcm, len(pcm) * 1000 / rate_hz, code)
+def _with_code(said: Line | None, code: str, phrase: str, rate_hz: int) -> Line:
+    gap = np.zeros(rate_hz * _BETWEEN_MS // 1000, dtype=np.int16)
+    sounds = [] if said is None else [said.pcm, gap]
+    sounds.append(speak(code, rate_hz))
+    if phrase:
+        sounds += [gap, speak(phrase_word(phrase), rate_hz)]
+    pcm = np.concatenate(sounds)
+    text = said.text if said is not None else phrase or None
+    return Line(text, pcm, len(pcm) * 1000 / rate_hz, code)

@@ -9,7 +9,7 @@ from loadtest import voices
 from loadtest.phone_chain import Pcm16, PhoneChain
 from loadtest.voice import VoiceError, say_line, shipped_voices
 from loadtest.voices import find_voices, speaker, speech_level_dbfs, spoken_line
-from streaming.audio.code_words import code_word, find
+from streaming.audio.code_words import code_word, find, phrase_of
 
 RATE_HZ = 8_000
 
@@ -78,3 +78,17 @@ def test_a_caller_is_as_loud_as_the_middle_of_its_lines() -> None:
     level = speech_level_dbfs(("Stop.", "Yes.", "Okay."), "slt", RATE_HZ, None)
     assert -30 < level < -10
     assert speech_level_dbfs((), "slt", RATE_HZ, None) == -26
+
+
+@pytest.mark.parametrize(("text", "phrase"), [("Tell me more.", "tell me more"), ("Thank you, goodbye.", "goodbye")])
+def test_what_is_asked_of_scripted_engines_follows_in_a_word_of_its_own(text: str, phrase: str) -> None:
+    code = code_word(7)
+    say = speaker("slt", RATE_HZ, None, code)
+    for place in ("instead", "after"):
+        line = say(text, place)
+        assert line.code == code
+        assert phrase in (line.text or "").lower()
+        words = [found.word or "" for found in find(line.pcm, RATE_HZ)]
+        assert words[0] == code
+        assert [phrase_of(word) for word in words[1:]] == [phrase]
+    assert say(text, "instead") is say(text, "instead")
