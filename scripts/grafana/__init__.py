@@ -1,0 +1,1 @@
+"""Makes docs/operations/grafana-dashboard.json: `python -m scripts.grafana`."""
