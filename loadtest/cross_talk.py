@@ -2,8 +2,8 @@
 
 A code word is decoded by :mod:`streaming.audio.code_words`, which forgives much: a word that is 20 ms short still says
 whose it is. So its sound is also laid beside the sound that it should be: where the end of a word comes earlier or
-later than its beginning says, samples were taken out of it or put in. Splices in
-its first and last 100 ms are seldom seen.
+later than its beginning says, samples were taken out of it or put in. Splices in its first and last note are
+seldom seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SHIFT_MS = 5.0
 """Clocks of the two ends differ by less within a word."""
 
 _MARGIN_MS = 60
-_PART_MS = 100
+_PARTS_MS = (100, 140, 200)
+"""A splice is between the ends of the word: short ones see more of them, and long ones what a single note hides."""
 _BLOCK_MS = 20_000
 """A long reply is searched in pieces: the search takes memory by the length."""
 _LAG_RATE_HZ = 8_000
@@ -61,15 +62,21 @@ def shifted(agent: Pcm16, rate_hz: int, at: Span, word: str) -> bool:
     """Whether the end of a word that was heard at ``at`` comes at another time than its beginning says."""
     step = max(1, rate_hz // _LAG_RATE_HZ)
     rate_hz //= step
-    margin, part = _MARGIN_MS * rate_hz // 1000, _PART_MS * rate_hz // 1000
-    begin = max(0, at.start - _MARGIN_MS * step * rate_hz // 1000)
+    margin = _MARGIN_MS * rate_hz // 1000
+    begin = max(0, at.start - margin * step)
     heard = agent[begin : at.end + margin * step : step].astype(np.float32)
     clean = speak(word, rate_hz).astype(np.float32)
-    start = (at.start - begin) // step
-    first, last = (_likeness(heard, start + offset, clean[offset:][:part], margin) for offset in (0, len(clean) - part))
+    near = int(SHIFT_MS * rate_hz / 1000)
+    parts = (part_ms * rate_hz // 1000 for part_ms in _PARTS_MS)
+    return any(_torn(heard, (at.start - begin) // step, clean, part, margin, near) for part in parts)
+
+
+def _torn(heard: _Floats, start: int, clean: _Floats, part: int, margin: int, near: int) -> bool:
+    """The first and the last ``part`` samples of ``clean`` are both there, but at lags that differ by more than
+    ``near``."""
+    first, last = (_likeness(heard, start + at, clean[at:][:part], margin) for at in (0, len(clean) - part))
     if min(float(first.max()), float(last.max())) < _SURE:
         return False
-    near = int(SHIFT_MS * rate_hz / 1000)
     nearby = np.lib.stride_tricks.sliding_window_view(np.pad(last, near), 2 * near + 1).max(axis=1)
     # A vowel is like itself one period later, so the likest lag of each alone may be wrong: is there none for both?
     return float(first.max() + last.max() - (first + nearby).max()) > _CLEARLY

@@ -5,6 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from loadtest.measure import Span, TurnMark, measure_turns, voiced_spans
+from loadtest.script import TurnKind
 
 Pcm16 = npt.NDArray[np.int16]
 RATE_HZ = 24_000
@@ -24,8 +25,8 @@ def side(length_ms: float, *spoken_ms: tuple[float, float], noise: float = 0.0) 
     return pcm.astype(np.int16)
 
 
-def mark(start_ms: float, end_ms: float, barge_in: bool = False) -> TurnMark:
-    return TurnMark(samples(start_ms), samples(end_ms), "interrupt" if barge_in else "say")
+def mark(start_ms: float, end_ms: float, kind: TurnKind = "say") -> TurnMark:
+    return TurnMark(samples(start_ms), samples(end_ms), kind)
 
 
 def test_silence_has_no_voice() -> None:
@@ -70,7 +71,7 @@ def test_the_greeting_is_not_an_answer() -> None:
 def test_a_barge_in_stops_the_agent_and_the_rest_of_the_reply_is_the_cut_turns() -> None:
     caller = side(8_000, (1_000, 2_000), (4_050, 5_000))
     agent = side(8_000, (2_800, 4_270), (5_900, 7_000))
-    first, second = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000), mark(4_000, 5_000, barge_in=True)])
+    first, second = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000), mark(4_000, 5_000, "interrupt")])
     assert second.stop_ms == pytest.approx(220, abs=5)
     assert second.voice_to_voice_ms == pytest.approx(900, abs=5)
     assert first.voice_to_voice_ms == pytest.approx(800, abs=5)
@@ -80,7 +81,7 @@ def test_a_barge_in_stops_the_agent_and_the_rest_of_the_reply_is_the_cut_turns()
 def test_an_agent_that_does_not_stop_has_a_long_stop_and_no_answer() -> None:
     caller = side(8_000, (1_000, 2_000))
     agent = side(8_000, (100, 5_000))
-    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000, barge_in=True)])
+    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000, "interrupt")])
     assert timing.stop_ms == pytest.approx(4_000, abs=5)
     assert timing.voice_to_voice_ms is None
 
@@ -88,16 +89,78 @@ def test_an_agent_that_does_not_stop_has_a_long_stop_and_no_answer() -> None:
 def test_nothing_to_stop() -> None:
     caller = side(8_000, (1_000, 2_000))
     agent = side(8_000, (100, 700), (3_000, 4_000))
-    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000, barge_in=True)])
+    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000, "interrupt")])
     assert timing.stop_ms is None
     assert timing.agent == Span(samples(1_000), samples(8_000))
 
 
 def test_a_silent_line_measures_nothing() -> None:
     agent = side(4_000, (2_000, 3_000))
-    (timing,) = measure_turns(side(4_000), agent, RATE_HZ, [mark(500, 1_000, barge_in=True)])
+    (timing,) = measure_turns(side(4_000), agent, RATE_HZ, [mark(500, 1_000, "interrupt")])
     assert (timing.voice_to_voice_ms, timing.stop_ms) == (None, None)
 
 
 def test_no_turns() -> None:
     assert measure_turns(side(100), side(100), RATE_HZ, []) == []
+
+
+def test_what_is_said_after_the_silence_of_a_cut_reply_is_talking_on() -> None:
+    caller = side(9_000, (4_000, 5_200))
+    agent = side(9_000, (1_000, 4_250), (4_500, 4_700), (4_950, 5_150), (6_200, 7_000))
+    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(4_000, 5_200, "interrupt")])
+    assert timing.stop_ms == pytest.approx(250, abs=5)
+    assert timing.talked_on_ms == pytest.approx(400, abs=10)
+    assert timing.voice_to_voice_ms == pytest.approx(1_000, abs=5)
+
+
+def test_nobody_answers_within_200_ms_of_an_interruption_but_to_keys() -> None:
+    agent = side(9_000, (1_000, 4_250), (5_300, 6_000))
+    (spoken,) = measure_turns(side(9_000, (4_000, 5_200)), agent, RATE_HZ, [mark(4_000, 5_200, "interrupt")])
+    assert spoken.voice_to_voice_ms is None
+    assert spoken.talked_on_ms == pytest.approx(700, abs=5)
+    keys = TurnMark(samples(4_000), samples(5_200), "interrupt", keys=True)
+    (pressed,) = measure_turns(side(9_000), agent, RATE_HZ, [keys])
+    assert pressed.voice_to_voice_ms == pytest.approx(100, abs=5)
+    assert pressed.talked_on_ms == 0
+
+
+def test_an_agent_that_begins_in_the_callers_line_cuts_in() -> None:
+    caller = side(9_000, (1_000, 1_500), (1_900, 3_000))
+    agent = side(9_000, (1_700, 2_000), (3_800, 5_000))
+    (timing,) = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 3_000)])
+    assert timing.cut_in_ms == pytest.approx(1_300, abs=5)
+    assert timing.voice_to_voice_ms == pytest.approx(800, abs=5)
+    (greeted,) = measure_turns(caller, side(9_000, (100, 2_000)), RATE_HZ, [mark(1_000, 3_000)])
+    assert greeted.cut_in_ms is None, "it spoke before the caller did"
+
+
+def test_a_backchannel_ends_no_turn() -> None:
+    caller = side(12_000, (1_000, 2_000), (4_000, 4_400))
+    agent = side(12_000, (4_100, 4_200), (4_900, 9_000))
+    timings = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000), mark(4_000, 4_400, "backchannel")])
+    assert timings[0].voice_to_voice_ms == pytest.approx(2_100, abs=5)
+    assert timings[0].agent == Span(samples(1_000), samples(12_000))
+    assert (timings[1].voice_to_voice_ms, timings[1].stop_ms) == (None, None), "the agent was silent at its onset"
+
+
+@pytest.mark.parametrize(
+    ("agent", "stop_ms"),
+    [
+        ([(2_600, 9_000)], None),
+        ([(2_600, 4_300), (5_700, 9_000)], None),
+        ([(2_600, 4_300), (6_000, 9_000)], 300),
+        ([(2_600, 4_300)], 300),
+        ([(2_600, 5_950)], None),
+    ],
+    ids=["went on", "held its breath", "began anew", "stopped", "ended later"],
+)
+def test_what_a_backchannel_does_to_the_agent(agent: list[tuple[float, float]], stop_ms: float | None) -> None:
+    marks = [mark(1_000, 2_000), mark(4_000, 4_400, "backchannel")]
+    timings = measure_turns(side(12_000, (1_000, 2_000), (4_000, 4_400)), side(12_000, *agent), RATE_HZ, marks)
+    assert timings[1].stop_ms == (None if stop_ms is None else pytest.approx(stop_ms, abs=5))
+
+
+def test_a_long_recording_is_measured_in_pieces_as_if_in_one() -> None:
+    pcm = side(100_000, (40_900, 41_100), (81_800, 82_000))
+    spans = [Span(samples(40_900), samples(41_100)), Span(samples(81_800), samples(82_000))]
+    assert voiced_spans(pcm, RATE_HZ) == spans
