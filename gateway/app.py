@@ -224,7 +224,7 @@ async def _assemble(settings: Settings, lineup: Lineup | None, engines: EngineSe
         version=importlib.metadata.version("offhook"),
         preset=settings.preset,
         engines={spec.kind: spec.name for spec in lineup.first()} if lineup is not None else {},
-        fake=lineup is not None and any(".scripted" in spec.factory for spec in lineup.first() if spec.kind in FAKED),
+        fake=lineup is not None and not FAKED.isdisjoint(lineup.fakes()),
     )
     recent = RecentCalls(settings.recent_calls)
     wires = Wires()
@@ -264,6 +264,7 @@ async def _assemble(settings: Settings, lineup: Lineup | None, engines: EngineSe
         metrics,
         phrases,
         strict,
+        notice=settings.null.stated(lineup) if lineup is not None else "",
         history=history,
         outbound=outbound,
         wires=wires,
@@ -340,7 +341,8 @@ async def _readyz(request: Request) -> Response:
     if gateway is None:
         return JSONResponse({"status": "warming"}, 503)
     why_not = unready(gateway.switchboard, gateway.engines.health())
-    return JSONResponse(why_not, 503) if why_not is not None else JSONResponse({"status": "ready"})
+    notice = {"notice": gateway.notice} if gateway.notice else {}
+    return JSONResponse({**(why_not or {"status": "ready"}), **notice}, 503 if why_not is not None else 200)
 
 
 async def _metrics(request: Request) -> Response:

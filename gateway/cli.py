@@ -72,6 +72,7 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
+    vad: Annotated[str | None, typer.Option(help="Voice activity: silero, or energy, a fake.")] = None,
     stt: Annotated[
         str | None,
         typer.Option(help="Speech-to-text backends, comma-separated: the first serves, the others stand in."),

@@ -126,6 +126,7 @@ def _server_view(gateway: Gateway) -> dict[str, Any]:
         "limit": switchboard.max_calls,
         "overload": int(health.overload),
         "preset": gateway.settings.preset,
+        "notice": gateway.notice,
         "drain_s": gateway.settings.drain_s,
     }
 

@@ -45,6 +45,7 @@ class EngineSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    vad: str = Field(default="", description="voice activity: silero, or energy, a fake; empty: the preset's")
     stt: Names = Field(
         default=(), description="speech-to-text: backends, the first serves, the others stand in; empty: the preset's"
     )
@@ -81,6 +82,7 @@ class EngineSettings(BaseModel):
     def choices(self) -> dict[Kind, Choice]:
         """For :func:`engines.selection.select`."""
         return {
+            "vad": Choice((self.vad,) if self.vad else ()),
             "stt": Choice(self.stt, self.stt_model, self._server(self.stt_url)),
             "llm": Choice(self.llm, self.llm_model, self._server(self.llm_url)),
             "tts": Choice(

@@ -61,8 +61,8 @@ class StartError(Exception):
 
 
 def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
-    """Serve until told to stop. ``announce`` gets one line once calls are taken. Raises
-    :class:`ConfigurationError`, :class:`StartError` or the engines' own error."""
+    """Serve until told to stop. ``announce`` gets a line once calls are taken, and one before it if engines are fakes.
+    Raises :class:`ConfigurationError`, :class:`StartError` or the engines' own error."""
     check_listening(settings)
     with (
         listening_socket(settings.host, settings.port) as listener,
@@ -224,6 +224,8 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
                 server.should_exit = True
             elif app.state.gateway is not None:
                 _settle_memory()
+                if notice := app.state.gateway.notice:
+                    announce(notice)
                 announce(f"Listening on {url_of(listener, settings)}")
 
         for number in STOP_SIGNALS:

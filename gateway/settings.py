@@ -44,6 +44,7 @@ from gateway.carrier_settings import (
 from gateway.engine_settings import EngineSettings, comma_separated
 from gateway.media_settings import MediaSettings
 from gateway.network_settings import Networks
+from gateway.null_settings import NullSettings
 from gateway.outbound_settings import OutboundSettings
 from gateway.phone_settings import PhoneSettings
 from gateway.security.origins import parse_origin
@@ -127,6 +128,7 @@ class Settings(BaseSettings):
     )
     engines: EngineSettings = Field(default_factory=EngineSettings, description="[engines] table")
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings, description="[admission] table")
+    null: NullSettings = Field(default_factory=NullSettings, description="[null] table")
     media: MediaSettings = Field(default_factory=MediaSettings, description="[media] table")
     phone: PhoneSettings = Field(default_factory=PhoneSettings, description="[phone] table")
     sip: SipSettings = Field(default_factory=SipSettings, description="[sip] table")
@@ -162,7 +164,7 @@ class Settings(BaseSettings):
                 ``unsupported_language`` for an agent that could neither hear nor speak, nor even apologise.
         """
         try:
-            lineup = select(self.preset, self.engines.choices())
+            lineup = self.null.applied_to(select(self.preset, self.engines.choices()))
         except EngineError as error:
             raise ConfigurationError(error.code, str(error)) from None
         mute = [

@@ -53,6 +53,8 @@ class Gateway:
     phrases: Phrases
     strict: bool = False
     """Raise a call's defects where they happen (tests) in place of ending its turn."""
+    notice: str = ""
+    """What everybody who looks must know: that engines are fakes."""
     desk: CallDesk = field(default_factory=CallDesk)
     history: History = field(default_factory=History)
     consoles: Consoles = field(default_factory=Consoles)

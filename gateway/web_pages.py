@@ -163,4 +163,5 @@ async def _agents(request: Request) -> Response:
         {"name": agent.name, "greeting": agent.settings.greeting, "language": agent.settings.language}
         for agent in gateway.agents
     ]
-    return JSONResponse({"object": "list", "data": rows}, headers={"Cache-Control": "no-store"})
+    notice = {"notice": gateway.notice} if gateway.notice else {}
+    return JSONResponse({"object": "list", "data": rows, **notice}, headers={"Cache-Control": "no-store"})
