@@ -77,7 +77,7 @@
       const box = svg.getBoundingClientRect();
       const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
       player.currentTime = share * length;
-      void player.play();
+      player.play().catch(() => {}); // another call was clicked before this one began
     });
   }
 
