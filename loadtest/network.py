@@ -7,7 +7,9 @@ WebSocket's or AudioSocket's connection, on which nothing is lost, stalls. The r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
@@ -16,6 +18,9 @@ from loadtest.call import Transport
 from loadtest.phone_address import sip_address
 from loadtest.tcp_hold import Stalls, TcpHold
 from loadtest.udp_relay import Address, BurstLoss, Impairment, Loss, RandomLoss, RelayRoute, RtpRelay
+
+_STREAMS = (Transport.WEBSOCKET, Transport.TWILIO, Transport.AUDIOSOCKET)
+"""Transports on which nothing is lost."""
 
 _PORTS = {"ws": 80, "wss": 443}
 
@@ -83,28 +88,30 @@ class CallNetwork:
         up, down = asdict(relay.up.counts), asdict(relay.down.counts)
         return {name: up[name] + down[name] for name in up}
 
-    async def close(self) -> None:
-        for relay in (self.route, self.rtp_route):
-            if relay is not None:
-                relay.close()
-        if self._hold is not None:
-            await self._hold.close()
 
-
-async def open_network(network: Network | None, address: CallAddress, seed: int) -> CallNetwork:
-    """The network of one call, by its own seed; one that does nothing where none is wanted. Close it when the call is
-    over. Raises :class:`OSError` where the server's name is not known, or there is no socket left."""
-    if network is None:
-        return CallNetwork()
+@contextlib.asynccontextmanager
+async def call_network(network: Network | None, address: CallAddress, seed: int) -> AsyncIterator[CallNetwork]:
+    """The network of one call, by its own seed, while the block runs; one that does nothing where none is wanted.
+    Raises :class:`OSError` where the server's name is not known, or there is no socket left."""
+    if network is None or (address.transport in _STREAMS and network.stalls is None):
+        yield CallNetwork()
+        return
     up, down = network.up.impairment(), network.down.impairment()
     if address.transport is Transport.WEBRTC:
-        return CallNetwork(route=RelayRoute(up=up, down=down, seed=seed))
+        route = RelayRoute(up=up, down=down, seed=seed)
+        with contextlib.closing(route):
+            yield CallNetwork(route=route)
+        return
     server = await _server(address)
-    if address.transport is Transport.SIP:
-        return CallNetwork(rtp_route=await RtpRelay.open(server, up=up, down=down, seed=seed))
-    if network.stalls is None:
-        return CallNetwork()
-    return CallNetwork(hold=await TcpHold.open(server, network.stalls, seed=seed))
+    if network.stalls is None or address.transport not in _STREAMS:
+        with contextlib.closing(await RtpRelay.open(server, up=up, down=down, seed=seed)) as relay:
+            yield CallNetwork(rtp_route=relay)
+        return
+    hold = await TcpHold.open(server, network.stalls, seed=seed)
+    try:
+        yield CallNetwork(hold)
+    finally:
+        await hold.close()
 
 
 async def _server(address: CallAddress) -> Address:
