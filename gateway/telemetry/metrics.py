@@ -23,6 +23,18 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 MAX_LABELS = 256
 """Names a label may take; later ones are counted as ``other``, so that no caller can grow the registry."""
 
+ALARMING: Final = (
+    "defect",
+    "line_defect",
+    "engine_failed",
+    "sip_registration_failed",
+    "trace_failed",
+    "trace_dropped",
+)
+"""Events that somebody is woken for. They are there from the start, at 0: of a counter that begins at 1 Prometheus sees
+no increase."""
+REFUSALS: Final = ("busy", "draining", "overloaded", "engines_down", "too_many_unconnected")
+
 _CUT = "cut_to_silence"
 _TO_DECIDE_S = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Around the least silence of a turn (0.3 s), up to the longest wait for a caller who sounds unfinished."""
@@ -204,6 +216,10 @@ class Metrics:
         registry.register(ProcessReadings(started_s))
         self._causes, self._reasons, self._names = _Names(), _Names(), _Names()
         self._transports = _Names()
+        for name in ALARMING:
+            self._events.labels(self._names.bounded(name))
+        for reason in REFUSALS:
+            self._refused.labels(self._reasons.bounded(reason))
         self._senders: dict[str, Sender] = {}
 
     def _timings(self, name: str, documentation: str, label: str, bounds_s: Bounds) -> Timings:

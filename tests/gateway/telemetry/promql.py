@@ -143,6 +143,10 @@ class _Parser:
             if not re.fullmatch(r"\d+[a-z]+|\$__rate_interval", self._take()):
                 raise self._fail("a duration", back=True)
             self._expect("]")
+        if self._peek() == "offset":
+            self._take()
+            if not re.fullmatch(r"\d+[a-z]+", self._take()):
+                raise self._fail("a duration", back=True)
         self._found.selectors.append(Selector(metric, tuple(matchers), ranged))
         return ranged
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from gateway.telemetry.metrics import STAGES
+from gateway.telemetry.metrics import ALARMING, STAGES
 from gateway.telemetry.traces_spans import ORDINARY_CAUSES
 from scripts.grafana.dashboard import as_json
 from tests.gateway.telemetry.promql import Expression, NotPromQL, parse
@@ -176,6 +176,12 @@ def labels_of(text: str) -> set[str]:
     return expression.labels.union(*(documented()[documented_as(s.metric)] for s in expression.selectors))
 
 
+def test_events_that_are_alarming_are_there_from_the_start() -> None:
+    """An increase from nothing to 1 is none, for Prometheus."""
+    grows = [s for alert in ALERTS for s in parse(alert["expr"]).selectors if s.metric == "offhook_events_total"]
+    assert {name for s in grows for _, _, value in s.matchers for name in value.split("|")} == set(ALARMING)
+
+
 def test_the_page_says_what_to_do_about_each_alert() -> None:
     rows = re.findall(r"^\| (`Offhook[^|]*) \|", README, re.MULTILINE)
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(a["alert"] for a in ALERTS)
@@ -198,6 +204,7 @@ def test_the_page_says_what_to_do_about_each_alert() -> None:
         "a b",
         "histogram_quantile(0.95, sum by (stage) (rate(a_bucket[5m])))",
         "median(a)",
+        "a offset b",
         "a ? b",
         "",
     ],
