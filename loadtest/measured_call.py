@@ -15,9 +15,6 @@ from loadtest.emodel import G711, LINEAR, OPUS, mos, r_factor
 from loadtest.measure import HELD_MS, Span, TurnMark, TurnTiming, measure_turns, voiced_spans
 from loadtest.outcome import CallOutcome, Fate, Fault, TurnOutcome, was_cut
 
-REFUSED_WITHIN_MS = 1_000.0
-"""A no that takes longer is no better than no answer: a carrier's patience is short."""
-
 TALKED_ON_MS = 100.0
 """Less after the silence is a breath, or a fade."""
 
@@ -53,7 +50,7 @@ class Expectations(Protocol):
 
     @property
     def refused_ok(self) -> bool:
-        """A call may be refused, if that is quick."""
+        """A call may be refused, if it is within :attr:`setup_within_ms`."""
 
     @property
     def agent_ends(self) -> bool:
@@ -218,7 +215,7 @@ def _faults(outcome: CallOutcome, expect: Expectations, tape: CallTape) -> Itera
         case Fate.REFUSED:
             if not expect.refused_ok:
                 yield Fault.REFUSED
-            if _over(outcome.setup_ms, REFUSED_WITHIN_MS):
+            if _over(outcome.setup_ms, expect.setup_within_ms):
                 yield Fault.SLOW_REFUSAL
         case Fate.FAILED:
             yield Fault.FAILED

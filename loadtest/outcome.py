@@ -35,7 +35,7 @@ class Fault(enum.StrEnum):
     REFUSED = "refused"
     """Where the scenario does not want that."""
     SLOW_REFUSAL = "slow_refusal"
-    """It waited for its no for longer than an answer may take to come about."""
+    """It waited for its no for longer than a call may take to come up."""
     FAILED = "failed"
     DROPPED = "dropped"
     SLOW_SETUP = "slow_setup"
