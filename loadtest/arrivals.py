@@ -19,7 +19,8 @@ BETWEEN_S = 0.5
 """From a line's call to its next: the server needs a moment to give its place to somebody else."""
 
 SHORTEST_SHARE = 0.5
-"""A line begins no call that would have less than this share of its length before the run is over."""
+"""A line begins no call that would have less than this share of its length before the run is over: the one before lasts
+until then."""
 
 
 class Pattern(enum.StrEnum):
@@ -59,7 +60,7 @@ def plan_arrivals(
 ) -> tuple[Arrival, ...]:
     """Every call of a run in order of time: ``calls`` at once (on average, or at a moment), reached over ``ramp_s`` and
     offered until ``ramp_s + hold_s``. ``length_s`` is the length of a call, each longer or shorter by up to the share
-    ``jitter``; a line's last call is shortened to the end of the run. Raises :class:`ValueError`."""
+    ``jitter``; a line's last call ends with the run. Raises :class:`ValueError`."""
     if calls < 1 or ramp_s < 0 or hold_s <= 0 or length_s <= 0 or not 0 <= jitter < 1:
         raise ValueError("a run needs at least one call, a length of time, and a jitter below 1")
     if every_s is not None and every_s <= 0:
@@ -111,15 +112,12 @@ def _lines(random: Random, calls: int, ramp_s: float, hold_s: float, length_s: f
     planned: list[Arrival] = []
     for line in range(calls):
         at_s = ramp_s * line / calls
-        first = True
-        while True:
+        while at_s < end_s:
             length = _varied(random, length_s, jitter)
-            left = end_s - at_s
-            if not first and left < length * SHORTEST_SHARE:
-                break
-            planned.append(Arrival(0, at_s, min(length, left), line))
+            if end_s - (at_s + length + BETWEEN_S) < length_s * SHORTEST_SHARE:
+                length = end_s - at_s
+            planned.append(Arrival(0, at_s, length, line))
             at_s += length + BETWEEN_S
-            first = False
     return planned
 
 

@@ -1,13 +1,14 @@
 """``python -m loadtest.generator``: one process of callers, told by its standard input and telling by its output.
 
-One event loop, one ticker, a thread that makes callers and one that measures calls. It ends when its input does, so it
-outlives no run.
+One event loop, one ticker, a thread that makes callers, and beside it a process that measures calls
+(:mod:`loadtest.measuring`). It ends when its input does, so it outlives no run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -29,7 +30,7 @@ from loadtest.generator_messages import (
 )
 
 SWITCH_S = 0.000_5
-"""How long the thread that measures may keep the ticker waiting for the interpreter."""
+"""How long a thread may keep the ticker waiting for the interpreter."""
 
 MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Beyond this in our output, what can be left out is."""
@@ -72,9 +73,13 @@ async def _obey(orders: asyncio.StreamReader, words: _Words) -> None:
         raise TypeError("the first order is a job")
     if job.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job.cores)
-    with ThreadPoolExecutor(1, "making") as making, ThreadPoolExecutor(1, "measuring") as measuring:
+    with contextlib.ExitStack() as stack:
+        making, measuring = (stack.enter_context(ThreadPoolExecutor(1, name)) for name in ("making", "measuring"))
         calls = GeneratorCalls(job, making=making, measuring=measuring)
+        stack.callback(calls.close)
         words.say(await calls.prepare())
+        gc.collect()
+        gc.freeze()  # what is there now stays: the collector need not stop the ticker to look through it
         go = await _order(orders)
         if not isinstance(go, Go):
             return
@@ -90,7 +95,7 @@ async def _obey(orders: asyncio.StreamReader, words: _Words) -> None:
             for task in (running, steering, telling):
                 task.cancel()
             await asyncio.gather(running, steering, telling, return_exceptions=True)
-        words.say(calls.done())
+        words.say(await calls.done())
 
 
 async def _steer(orders: asyncio.StreamReader, calls: GeneratorCalls) -> None:

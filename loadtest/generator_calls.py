@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import heapq
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from loadtest.address import CallAddress, call_address
-from loadtest.arrivals import Arrival
+from loadtest.arrivals import MAX_CALLS, Arrival
 from loadtest.call import CallOver, CallPlan, CallTape, EndCause, PhoneOptions, no_call
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
 from loadtest.holding import hold_call
-from loadtest.measured_call import OfferedCall, badness, measure_call
-from loadtest.outcome import CallOutcome
+from loadtest.measured_call import OfferedCall
+from loadtest.measuring import Measuring
+from loadtest.network import call_network
 from loadtest.placing import dial
 from loadtest.scenario import load_scenario
 from loadtest.ticker import Ticker
-from streaming.audio.wav import encode_wav
 
 OVERTIME_S = 30.0
 """After a call's planned length: it is hung up then, whatever its script waits for."""
@@ -36,7 +36,8 @@ T = TypeVar("T")
 
 
 class GeneratorCalls:
-    """Off the loop, one at a time each, callers are made in ``making`` and calls measured in ``measuring``."""
+    """Off the loop, one at a time each, callers are made in ``making``, and calls handed to the process that measures
+    in ``measuring``. Blocks while that starts; close it."""
 
     def __init__(self, job: Job, *, making: Executor, measuring: Executor) -> None:
         self._job = job
@@ -44,17 +45,22 @@ class GeneratorCalls:
         self._measuring = measuring
         self._addresses = [call_address(url, job.agent) for url in job.urls]
         self._scenario = load_scenario(job.scenario)
+        self._network = self._scenario.packets()
         self._ticker = Ticker(time.monotonic)
         self._abandon = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
         self._lines: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._plans: dict[int, CallPlan] = {}
-        self._worst = WorstCalls(Path(job.recordings), job.keep)
+        self._measurer = Measuring(self._scenario.expect, Path(job.recordings), job.keep)
         self._start_s = 0.0
         self._offered = 0
         self._unmeasured = 0
         self._broken: Counter[str] = Counter()
         self._cpu_s = time.process_time()
+
+    def close(self) -> None:
+        """Blocks until the process that measures has ended."""
+        self._measurer.close()
 
     async def prepare(self) -> Ready:
         """Speak every line that will be needed, and make the callers that come first."""
@@ -103,7 +109,8 @@ class GeneratorCalls:
             measuring=self._unmeasured,
         )
 
-    def done(self) -> Done:
+    async def done(self) -> Done:
+        kept = await _within(self._measuring, self._measurer.kept)
         lateness = self._ticker.lateness
         return Done(
             late_p99_ms=lateness.p99_ms,
@@ -111,7 +118,7 @@ class GeneratorCalls:
             ticks=lateness.ticks,
             ticks_skipped=lateness.skipped,
             cpu_s=time.process_time() - self._cpu_s,
-            kept=self._worst.kept(),
+            kept=kept,
             broken=dict(self._broken.most_common(10)),
         )
 
@@ -137,7 +144,7 @@ class GeneratorCalls:
         self._unmeasured += 1
         try:
             # Shielded: also a call that is broken off is told of.
-            outcome = await asyncio.shield(_within(self._measuring, self._measured, *finished))
+            outcome = await asyncio.shield(_within(self._measuring, self._measurer.measure, *finished))
         finally:
             self._unmeasured -= 1
         say(Ended(outcome))
@@ -146,7 +153,7 @@ class GeneratorCalls:
         offered_s = time.monotonic() - self._start_s
         self._offered += 1
         try:
-            tape = await hold_call(plan, await dial(plan), self._ticker, self._abandon)
+            tape = await self._hold(arrival, plan)
         except CallOver as over:
             tape = no_call(over, plan.rate_hz)
         except asyncio.CancelledError:  # by :meth:`stop`; or the run is gone, and nobody will hear of it
@@ -156,6 +163,13 @@ class GeneratorCalls:
             tape = no_call(CallOver(EndCause.ABANDONED, f"the caller broke down: {error}"), plan.rate_hz)
         ended_s = time.monotonic() - self._start_s
         return OfferedCall(arrival.number, self._address(arrival).transport, offered_s, ended_s), tape
+
+    async def _hold(self, arrival: Arrival, plan: CallPlan) -> CallTape:
+        """On the scenario's network."""
+        seed = self._job.seed * MAX_CALLS + arrival.number
+        async with call_network(self._network, self._address(arrival), seed) as network:
+            plan = replace(plan, via=network.via, route=network.route, rtp_route=network.rtp_route)
+            return await hold_call(plan, await dial(plan), self._ticker, self._abandon)
 
     def _address(self, arrival: Arrival) -> CallAddress:
         return self._addresses[arrival.number % len(self._addresses)]
@@ -182,38 +196,6 @@ class GeneratorCalls:
             linger_s=self._scenario.linger_s,
         )
 
-    def _measured(self, offered: OfferedCall, tape: CallTape) -> CallOutcome:
-        outcome = measure_call(tape, offered, self._scenario.expect)
-        self._worst.offer(outcome, tape)
-        return outcome
-
 
 def _within(executor: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
     return asyncio.get_running_loop().run_in_executor(executor, functools.partial(function, *args, **kwargs))
-
-
-class WorstCalls:
-    """Keeps the audio of the worst few calls as files in ``folder``."""
-
-    def __init__(self, folder: Path, most: int) -> None:
-        self._folder = folder
-        self._most = most
-        self._calls: list[tuple[float, int]] = []  # a heap, the best of them first
-
-    def offer(self, outcome: CallOutcome, tape: CallTape) -> None:
-        """Keeps this call's audio if it is worse than what is kept, in the place of the best of those."""
-        entry = (badness(outcome), -outcome.number)  # of equals the first
-        if self._most < 1 or not len(tape.agent) or (len(self._calls) >= self._most and entry <= self._calls[0]):
-            return
-        self._path(outcome.number).write_bytes(encode_wav([tape.caller, tape.agent], tape.rate_hz))
-        heapq.heappush(self._calls, entry)
-        if len(self._calls) > self._most:
-            _, number = heapq.heappop(self._calls)
-            self._path(-number).unlink()
-
-    def kept(self) -> dict[int, str]:
-        """Names of files by the calls' numbers."""
-        return {-number: self._path(-number).name for _, number in self._calls}
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"call-{number}.wav"

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.arrivals import BETWEEN_S, Arrival, Pattern, most_at_once, plan_arrivals, share_arrivals
+from loadtest.arrivals import BETWEEN_S, SHORTEST_SHARE, Arrival, Pattern, most_at_once, plan_arrivals, share_arrivals
 
 
 def lines_of(arrivals: tuple[Arrival, ...]) -> dict[int | None, list[Arrival]]:
@@ -32,7 +33,7 @@ def test_lines_come_one_by_one_over_the_ramp_and_each_has_one_call_at_a_time() -
     lines = lines_of(planned)
     assert [lines[line][0].at_s for line in range(4)] == [0, 2, 4, 6]
     for calls in lines.values():
-        for call, following in zip(calls, calls[1:], strict=False):
+        for call, following in itertools.pairwise(calls):
             assert following.at_s == pytest.approx(call.at_s + call.length_s + BETWEEN_S)
     assert most_at_once(planned) == 4
 
@@ -44,11 +45,14 @@ def test_lines_end_with_the_run(
     planned = plan_arrivals(
         Pattern.LINES, calls=calls, ramp_s=ramp_s, hold_s=hold_s, length_s=length_s, jitter=jitter, seed=seed
     )
-    assert len(lines_of(planned)) == calls
+    lines = lines_of(planned)
+    assert len(lines) == calls
     assert most_at_once(planned) <= calls
-    for arrival in planned:
-        assert 0 < arrival.length_s <= length_s * (1 + jitter) + 1e-9
-        assert arrival.at_s + arrival.length_s <= ramp_s + hold_s + 1e-6
+    for line in lines.values():
+        *others, last = line
+        assert all(length_s * (1 - jitter) - 1e-9 <= each.length_s <= length_s * (1 + jitter) for each in others)
+        assert last.at_s + last.length_s == pytest.approx(ramp_s + hold_s)
+        assert 0 < last.length_s <= length_s * (1 + jitter + SHORTEST_SHARE) + BETWEEN_S + 1e-6
 
 
 def test_a_call_as_long_as_the_run_is_placed_once_a_line() -> None:
@@ -62,7 +66,7 @@ def test_independent_callers_come_at_the_rate_that_has_so_many_up() -> None:
     assert len(steady) == pytest.approx(50 / 20 * 1000, rel=0.06)
     ramp = [arrival for arrival in planned if arrival.at_s < 100]
     assert len(ramp) == pytest.approx(50 / 20 * 100 / 2, rel=0.25)
-    gaps = [later.at_s - earlier.at_s for earlier, later in zip(steady, steady[1:], strict=False)]
+    gaps = [later.at_s - earlier.at_s for earlier, later in itertools.pairwise(steady)]
     mean = sum(gaps) / len(gaps)
     spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
     assert spread == pytest.approx(mean, rel=0.1)  # exponential: they do not come like a clock
