@@ -13,11 +13,13 @@ from typing import cast
 
 import numpy as np
 
-from loadtest.call import SLOT_MS, CallOver, CallPlan, EndCause, Key, Pcm16, Voice, frames_of
+from loadtest.call import CallOver, CallPlan, EndCause, Key, Pcm16
+from loadtest.frame_tables import Encoding, Voice, each_frame, frame_tables
 from loadtest.phone_address import AudioSocketAddress
 from loadtest.phone_wire import PhoneWire
 from loadtest.report import BufferReport, SetupReport
 from loadtest.stream_playout import StreamPlayout
+from loadtest.ticker import running_clock
 from loadtest.wire import SEND_S
 from streaming.audio.resample import Resampler
 
@@ -46,26 +48,24 @@ def message(kind: int, payload: bytes = b"") -> bytes:
     return struct.pack(">BH", kind, len(payload)) + payload
 
 
-def encode_voice(plan: CallPlan) -> Voice:
+def encoding(rate_hz: int) -> Encoding:
     """Every frame as the message that carries it."""
-    kind = _KINDS[plan.rate_hz]
+    return Encoding(f"audiosocket-{rate_hz}", rate_hz, each_frame(lambda frame: _audio(frame, rate_hz)))
 
-    def encoded(frame: Pcm16) -> bytes:
-        return message(kind, frame.astype("<i2", copy=False).tobytes())
 
-    lines = tuple([encoded(frame) for frame in frames_of(turn.pcm, plan.rate_hz)] for turn in plan.turns)
-    return Voice(lines, encoded(np.zeros(plan.rate_hz * SLOT_MS // 1000, dtype=np.int16)))
+def _audio(pcm: Pcm16, rate_hz: int) -> bytes:
+    return message(_KINDS[rate_hz], pcm.astype("<i2", copy=False).tobytes())
 
 
 async def dial_audiosocket(plan: CallPlan, address: AudioSocketAddress) -> AudioSocketWire:
     """Connect and say the UUID. Raises :class:`CallOver` if nobody listens."""
     loop = asyncio.get_running_loop()
-    voice = encode_voice(plan)
-    began_s = loop.time()
+    voice = await frame_tables.voice(encoding(plan.rate_hz), plan.steps)
+    began_s = running_clock()()
     try:
         async with asyncio.timeout(_CONNECT_S):
             transport, wire = await loop.create_connection(
-                lambda: AudioSocketWire(address, voice, began_s), address.host, address.port
+                lambda: AudioSocketWire(address, voice, began_s), *(plan.via or (address.host, address.port))
             )
     except (OSError, TimeoutError) as error:
         raise CallOver(EndCause.REFUSED, f"no answer at {address.host}:{address.port}: {error or 'timeout'}") from error
@@ -80,20 +80,18 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
         super().__init__(str(address.call))
         self.voice = voice
         self.rate_hz = address.rate_hz
-        self._loop = asyncio.get_running_loop()
+        self._clock = running_clock()
         self._began_s = began_s
         self._buffer = bytearray()
         self._resampler: tuple[int, Resampler] | None = None
         self._first_s: float | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._blocked_s: float | None = None
         self._gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of asyncio's
-        self.origin_s = self._loop.time()
-        self.setup_ms = (self.origin_s - self._began_s) * 1000
-        self.ear = StreamPlayout(self.origin_s, rate_hz=self.rate_hz, room_ms=_ROOM_MS)
+        self.setup_ms = (self._clock() - self._began_s) * 1000
+        self.ear = StreamPlayout(rate_hz=self.rate_hz, room_ms=_ROOM_MS)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -106,10 +104,10 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
             self._on_message(kind, payload)
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._blocked_s = self._clock()
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._blocked_s = None
 
     def eof_received(self) -> bool:
         self.end(self._hung_up())
@@ -118,20 +116,25 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         lost = CallOver(EndCause.CONNECTION_LOST, f"the connection was lost: {exc}") if exc else None
         self.end(lost or self._hung_up())
-        self._writable.set()
         self._gone.set()
 
-    async def send_voice(self, frame: bytes, key: Key | None) -> None:
+    def encode(self, pcm: Pcm16) -> bytes:
+        return _audio(pcm, self.rate_hz)
+
+    def send_voice(self, frame: bytes, key: Key | None) -> None:
         self.check()
         if key is not None and key.slot == 0:
             self._transport.write(message(_DTMF, key.digit.encode("ascii")))
         self._transport.write(frame)
-        if not self._writable.is_set():
-            try:
-                async with asyncio.timeout(SEND_S):
-                    await self._writable.wait()
-            except TimeoutError as error:
-                raise CallOver(EndCause.STALLED, "the server stopped reading") from error
+        if self._blocked_s is not None and self._clock() - self._blocked_s > SEND_S:
+            self.end(CallOver(EndCause.STALLED, "the server stopped reading"))
+
+    async def vanish(self, linger_s: float) -> None:
+        if not self._gone.is_set():
+            self._transport.pause_reading()
+            await asyncio.sleep(linger_s)
+            self._transport.abort()
+            await self._gone.wait()
 
     async def hang_up(self) -> str | None:
         if not self._gone.is_set():
@@ -164,9 +167,9 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
         elif kind == _DTMF:
             self.log.keys_heard += payload.decode("ascii", "replace")
         elif kind in RATES_HZ and len(payload) % 2 == 0:
-            self._first_s = self._loop.time() if self._first_s is None else self._first_s
+            self._first_s = self._clock() if self._first_s is None else self._first_s
             pcm = np.frombuffer(payload, dtype="<i2").astype(np.int16, copy=False)
-            self.ear.push(self._at_our_rate(pcm, RATES_HZ[kind]), self._loop.time())
+            self.ear.push(self._at_our_rate(pcm, RATES_HZ[kind]), self._clock())
         else:
             self.log.note_error(f"malformed message: type 0x{kind:02x}, {len(payload)} bytes")
 

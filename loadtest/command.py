@@ -16,13 +16,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from loadtest import script
 from loadtest.address import CallAddress, call_address
 from loadtest.call import SLOT_MS, CallPlan, CallTape, MediaRoute, PhoneOptions, Transport
 from loadtest.hearing import hear_spans, open_hearing
-from loadtest.measure import Span, TurnTiming, measure_turns, voiced_spans
+from loadtest.measure import Span, TurnMark, TurnTiming, measure_turns, voiced_spans
 from loadtest.placing import place_planned_call
 from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
-from loadtest.script import Patience, Turn, press
+from loadtest.script import Interrupt, Patience, Step, conversation
 from loadtest.sip_call import check_phone
 from loadtest.voice import DEFAULT_VOICE, VoiceError, read_line, say_line
 from streaming.audio.opus import OpusUnavailable
@@ -94,18 +95,18 @@ async def place_call(options: CallOptions) -> CallReport:
         address = call_address(options.url, options.agent)
         if address.transport is Transport.SIP:
             check_phone(options.phone)
-        turns = await asyncio.to_thread(_turns, options, address.rate_hz)
+        steps = await asyncio.to_thread(_steps, options, address.rate_hz)
     except (VoiceError, ValueError) as error:
         raise CallUsageError(str(error)) from error
     if options.ephemeral and address.transport is not Transport.WEBRTC:
         raise CallUsageError("a client secret is what browsers call with: --ephemeral goes with http:// or https://")
-    if address.transport in (Transport.WEBSOCKET, Transport.WEBRTC) and any(turn.keys for turn in turns):
+    if address.transport in (Transport.WEBSOCKET, Transport.WEBRTC) and _presses(options):
         raise CallUsageError(
             "the Realtime protocol has no keys: --press goes with sip:, twilio+ws:// or audiosocket://"
         )
     plan = CallPlan(
         options.url,
-        turns,
+        steps,
         agent=options.agent,
         key=options.key,
         max_seconds=options.max_seconds,
@@ -120,33 +121,38 @@ async def place_call(options: CallOptions) -> CallReport:
     except OpusUnavailable as error:
         raise CallUsageError(str(error)) from error
     try:
-        return await asyncio.to_thread(_report, options, address, turns, tape)
+        return await asyncio.to_thread(_report, options, address, tape)
     except OSError as error:
         raise CallUsageError(f"cannot write the recording: {error}") from error
 
 
-def _turns(options: CallOptions, rate_hz: int) -> tuple[Turn, ...]:
-    turns = [_turn(line, options.voice, rate_hz) for line in options.lines]
+def _steps(options: CallOptions, rate_hz: int) -> tuple[Step, ...]:
+    turns: list[script.Say | script.Press | Interrupt] = []
+    for line in options.lines:
+        what = _words(line, options.voice, rate_hz)
+        turns.append(what if isinstance(what, script.Press) else script.Say(what))
     if options.barge_in_after_ms is not None:
-        line = Say(options.barge_in_text or "") if options.barge_in_keys is None else Press(options.barge_in_keys)
-        cut = _turn(line, options.voice, rate_hz, options.barge_in_after_ms)
-        turns.insert(min(1, len(turns)), cut)
-    return tuple(turns)
+        cut = Say(options.barge_in_text or "") if options.barge_in_keys is None else Press(options.barge_in_keys)
+        turns.insert(min(1, len(turns)), Interrupt(_words(cut, options.voice, rate_hz), options.barge_in_after_ms))
+    return conversation(turns)
 
 
-def _turn(line: Line, voice: str, rate_hz: int, barge_in_after_ms: float | None = None) -> Turn:
+def _words(line: Line, voice: str, rate_hz: int) -> script.Line | script.Press:
     match line:
         case Say(text):
             pcm = say_line(text, rate_hz, voice)
         case PlayWav(path):
             pcm = read_line(path, rate_hz)
         case Press(keys):
-            return press(keys, barge_in_after_ms)
-    said = line.text if isinstance(line, Say) else None
-    return Turn(said, pcm, len(pcm) * 1000 / rate_hz, barge_in_after_ms)
+            return script.Press(keys)
+    return script.Line(line.text if isinstance(line, Say) else None, pcm, len(pcm) * 1000 / rate_hz)
 
 
-def _report(options: CallOptions, address: CallAddress, turns: Sequence[Turn], tape: CallTape) -> CallReport:
+def _presses(options: CallOptions) -> bool:
+    return options.barge_in_keys is not None or any(isinstance(line, Press) for line in options.lines)
+
+
+def _report(options: CallOptions, address: CallAddress, tape: CallTape) -> CallReport:
     recording = None
     if options.record is not None and tape.setup_ms is not None:
         options.record.write_bytes(encode_wav([tape.caller, tape.agent], tape.rate_hz))
@@ -160,7 +166,8 @@ def _report(options: CallOptions, address: CallAddress, turns: Sequence[Turn], t
             spans = [greeting, *(timing.agent for timing in timings)]
             heard = hear_spans(tape.agent, tape.rate_hz, spans, hearing)
     greeted = bool(voiced_spans(tape.agent[greeting.start : greeting.end], tape.rate_hz))
-    answered = greeted if not turns else any(timing.voice_to_voice_ms is not None for timing in timings)
+    spoke = bool(options.lines) or options.barge_in_after_ms is not None
+    answered = any(timing.voice_to_voice_ms is not None for timing in timings) if spoke else greeted
     first = tape.marks[0].start if tape.marks else len(tape.agent)
     return CallReport(
         answered=answered,
@@ -168,7 +175,8 @@ def _report(options: CallOptions, address: CallAddress, turns: Sequence[Turn], t
         end_cause=str(tape.end_cause),
         recording=recording,
         turns=[
-            _turn_report(index, turns[index], timing, heard[index + 1], tape) for index, timing in enumerate(timings)
+            _turn_report(index, mark, timing, heard[index + 1], tape)
+            for index, (mark, timing) in enumerate(zip(tape.marks, timings, strict=True))
         ],
         greeting=GreetingReport(heard[0], tape.log.agent_transcript(-1), _late(tape, 0, first)) if greeted else None,
         call_id=tape.log.call_id,
@@ -185,18 +193,18 @@ def _report(options: CallOptions, address: CallAddress, turns: Sequence[Turn], t
     )
 
 
-def _turn_report(index: int, turn: Turn, timing: TurnTiming, agent_text: str | None, tape: CallTape) -> TurnReport:
-    start = tape.marks[index].start
+def _turn_report(index: int, mark: TurnMark, timing: TurnTiming, agent_text: str | None, tape: CallTape) -> TurnReport:
+    start = mark.start
     end = tape.marks[index + 1].start if index + 1 < len(tape.marks) else len(tape.agent)
     return TurnReport(
-        said_text=turn.text,
+        said_text=None if mark.keys else mark.text,
         heard_text=tape.log.heard_text(index),
         agent_text=agent_text,
         agent_transcript=tape.log.agent_transcript(index),
         voice_to_voice_ms=_rounded(timing.voice_to_voice_ms),
         stop_ms=_rounded(timing.stop_ms),
         late_frames=_late(tape, start, end),
-        pressed_keys=turn.keys or None,
+        pressed_keys=mark.text if mark.keys else None,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from loadtest.call import CallOver
@@ -21,27 +20,34 @@ class PhoneWire:
 
     def __init__(self, call_id: str) -> None:
         self.log = CallLog(call_id)
-        self._over: asyncio.Future[CallOver] = asyncio.get_running_loop().create_future()
+        self.over: CallOver | None = None
+        self._on_over: Callable[[CallOver], None] | None = None
 
-    @property
-    def over(self) -> CallOver | None:
-        return self._over.result() if self._over.done() else None
+    def attend(self, turn: Callable[[], int], on_over: Callable[[CallOver], None]) -> None:
+        self._on_over = on_over
+        if self.over is not None:
+            on_over(self.over)
 
     def end(self, over: CallOver) -> None:
         """The call is over; the first cause stands."""
-        if not self._over.done():
-            self._over.set_result(over)
+        if self.over is None:
+            self.over = over
+            if self._on_over is not None:
+                self._on_over(over)
 
     def check(self) -> None:
         """Raises :class:`CallOver` if the call is over."""
-        if self._over.done():
-            raise self._over.result()
+        if self.over is not None:
+            raise self.over
 
-    async def begin(self) -> None:
+    def begin(self) -> None:
         self.check()
 
-    async def listen(self, turn: Callable[[], int]) -> None:
-        raise await asyncio.shield(self._over)
+    def skip(self, slots: int) -> None:
+        """Where frames have times, a subclass lets them pass."""
+
+    def hold(self, held: bool) -> None:
+        """Where there is a word for it, a subclass says it."""
 
     def media(self) -> MediaReport | None:
         return None

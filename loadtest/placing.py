@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from loadtest.address import CallAddress, call_address
+from loadtest.address import call_address
 from loadtest.audiosocket_call import dial_audiosocket
 from loadtest.call import CallOver, CallPlan, CallTape, Transport, Wire, no_call
 from loadtest.holding import hold_call
 from loadtest.phone_address import audiosocket_address, sip_address
 from loadtest.sip_call import dial_sip
+from loadtest.ticker import ticking
 from loadtest.twilio_call import dial_twilio
 from loadtest.websocket_call import dial_websocket
 
@@ -15,20 +16,22 @@ from loadtest.websocket_call import dial_websocket
 async def place_planned_call(plan: CallPlan) -> CallTape:
     """Place the call and stay until its script is over, the other side ends it, or ``max_seconds`` are up.
 
-    Failures to connect are reported in the tape, not raised. Raises :class:`ValueError` for a URL that is none, and for
-    turns at another rate than its wire speaks at.
+    Failures to connect are reported in the tape, not raised. Raises as :func:`dial` does.
     """
+    try:
+        wire = await dial(plan)
+    except CallOver as over:
+        return no_call(over, plan.rate_hz)
+    async with ticking() as ticker:
+        return await hold_call(plan, wire, ticker)
+
+
+async def dial(plan: CallPlan) -> Wire:
+    """Connect and wait until the call is up. Raises :class:`CallOver` if that did not come about, and
+    :class:`ValueError` for a URL that is none, and for lines at another rate than its wire speaks at."""
     address = call_address(plan.url, plan.agent)
     if plan.rate_hz != address.rate_hz:
         raise ValueError(f"{plan.url} is spoken at {address.rate_hz} Hz, not at {plan.rate_hz}")
-    try:
-        wire = await _dial(plan, address)
-    except CallOver as over:
-        return no_call(over, plan.rate_hz)
-    return await hold_call(plan, wire)
-
-
-async def _dial(plan: CallPlan, address: CallAddress) -> Wire:
     match address.transport:
         case Transport.WEBRTC:
             from loadtest.webrtc_call import dial_webrtc  # aiortc takes half a second to import

@@ -13,17 +13,14 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Pcm16 = npt.NDArray[np.int16]
+from loadtest.ear import EARLY_S, Ear, Pcm16
 
 PREBUFFER_MS = 60
 """What a client gathers before it begins to play."""
 
 MAX_QUEUED_S = 600
 """A gateway may send a whole reply at once; more than this is dropped and counted."""
-
-_EARLY_S = 1e-6  # float noise in slot times must not cost a whole slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +31,20 @@ class Cut:
     played_ms: int
 
 
-class Playout:
+class Playout(Ear):
     """One call's buffer. Audio is mono int16 at ``rate_hz``, pushed per conversation item."""
 
     def __init__(
-        self, origin_s: float, *, rate_hz: int = 24_000, slot_ms: int = 20, prebuffer_ms: int = PREBUFFER_MS
+        self,
+        origin_s: float | None = None,
+        *,
+        rate_hz: int = 24_000,
+        slot_ms: int = 20,
+        prebuffer_ms: int = PREBUFFER_MS,
     ) -> None:
-        self.slot_samples = rate_hz * slot_ms // 1000
-        self.late_slots: list[int] = []
+        super().__init__(origin_s, rate_hz, slot_ms)
         self.dropped_samples = 0
-        self._origin_s = origin_s
-        self._rate_hz = rate_hz
-        self._slot_s = slot_ms / 1000
         self._prebuffer_s = prebuffer_ms / 1000
-        self._silence = np.zeros(self.slot_samples, dtype=np.int16)
-        self._silence.setflags(write=False)
-        self._slots: list[Pcm16] = []
         self._queue: deque[tuple[str, Pcm16]] = deque()
         self._queued_samples = 0
         self._played_samples: dict[str, int] = {}
@@ -63,23 +58,6 @@ class Playout:
         """Sound is queued and not yet heard."""
         return self._queued_samples > 0
 
-    @property
-    def slots_played(self) -> int:
-        return len(self._slots)
-
-    def slot(self, index: int) -> Pcm16:
-        """What was heard in a slot that is over."""
-        return self._slots[index]
-
-    def heard(self) -> Pcm16:
-        """Everything heard so far, shape (slots * slot samples,)."""
-        return np.concatenate(self._slots) if self._slots else np.zeros(0, dtype=np.int16)
-
-    def advance(self, now_s: float) -> None:
-        """Play every slot that began before ``now_s`` with what was there at its time."""
-        while self._origin_s + len(self._slots) * self._slot_s < now_s - _EARLY_S:
-            self._play_slot(self._origin_s + len(self._slots) * self._slot_s)
-
     def push(self, item_id: str, pcm: Pcm16, now_s: float) -> None:
         """Audio of an item arrived. Opens the item; it stays open until :meth:`finish` or :meth:`flush`."""
         self.advance(now_s)
@@ -88,11 +66,13 @@ class Playout:
         pcm = pcm[:room]
         if len(pcm) == 0:
             return
-        if self._starving and item_id == self._open_item:
-            self.late_slots += self._missed  # more came, so these slots were holes in the reply and not its end
+        continues = item_id == self._open_item
+        if self._starving and continues:
+            self._were_late(self._missed)  # more came, so these slots were holes in the reply and not its end
         elif self._starving:
             self._starving = False
         self._missed.clear()
+        self._came(now_s, len(pcm) / self._rate_hz, continues=continues)
         if self._queued_samples == 0:
             self._play_from_s = now_s + self._prebuffer_s
         self._open_item = item_id
@@ -127,10 +107,10 @@ class Playout:
         return tuple(Cut(item_id, self._played_samples[item_id] * 1000 // self._rate_hz) for item_id in cut)
 
     def _play_slot(self, start_s: float) -> None:
-        index = len(self._slots)
-        waiting = self._play_from_s is not None and start_s < self._play_from_s - _EARLY_S
+        index = self.recording.slots
+        waiting = self._play_from_s is not None and start_s < self._play_from_s - EARLY_S
         if waiting or self._queued_samples == 0:
-            self._slots.append(self._silence)
+            self._hear_nothing()
             if waiting and self._starving:
                 self.late_slots.append(index)
             elif not waiting and self._open_item is not None:
@@ -140,12 +120,10 @@ class Playout:
         self._play_from_s = None
         self._starving = False
         samples = self._take()
-        self._slots.append(samples)
-        if len(samples) < self.slot_samples:
-            self._slots[-1] = np.concatenate((samples, self._silence[len(samples) :]))
-            if self._open_item is not None:
-                self._starving = True
-                self._missed.append(index)
+        self._hear(samples)
+        if len(samples) < self.slot_samples and self._open_item is not None:
+            self._starving = True
+            self._missed.append(index)
 
     def _take(self) -> Pcm16:
         """Up to one slot of samples off the queue."""
@@ -160,4 +138,4 @@ class Playout:
             wanted -= len(pcm)
             self._queued_samples -= len(pcm)
             self._played_samples[item_id] += len(pcm)
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -24,30 +24,32 @@ class RealtimeWire(abc.ABC):
     def __init__(self, created: ServerEvent) -> None:
         self.log = WireLog()
         self.log.note(created, -1)
+        self._turn: Callable[[], int] = lambda: -1
 
     @abc.abstractmethod
-    async def send_event(self, event: Mapping[str, object]) -> None: ...
+    def send_event(self, event: Mapping[str, object]) -> None:
+        """Raises :class:`~loadtest.call.CallOver`."""
 
-    @abc.abstractmethod
-    async def receive(self) -> str | bytes:
-        """The next message of the server. Raises :class:`~loadtest.call.CallOver`."""
-
-    async def on_event(self, event: ServerEvent) -> None:  # noqa: B027 (a wire may need nothing)
+    def on_event(self, event: ServerEvent) -> None:  # noqa: B027 (a wire may need nothing)
         """What an event means for the sound, after the log has noted it."""
 
-    async def begin(self) -> None:
-        await self.send_event(_session_update(self.formats))
+    def begin(self) -> None:
+        self.send_event(_session_update(self.formats))
 
-    async def listen(self, turn: Callable[[], int]) -> None:
-        while True:
-            message = await self.receive()
-            try:
-                event = decode_event(message)
-            except msgspec.MsgspecError as error:
-                self.log.note_error(f"malformed event: {error}")
-                continue
-            self.log.note(event, turn())
-            await self.on_event(event)
+    def skip(self, slots: int) -> None:  # noqa: B027
+        """Frames have no times."""
+
+    def hold(self, held: bool) -> None:  # noqa: B027
+        """There is no word for it."""
+
+    def on_message(self, message: str | bytes) -> None:
+        try:
+            event = decode_event(message)
+        except msgspec.MsgspecError as error:
+            self.log.note_error(f"malformed event: {error}")
+            return
+        self.log.note(event, self._turn())
+        self.on_event(event)
 
 
 def _session_update(formats: Mapping[str, Any]) -> dict[str, object]:

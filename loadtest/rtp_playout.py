@@ -17,13 +17,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from loadtest.measure import VOICED_DBFS
+from loadtest.ear import EARLY_S, Ear, Pcm16, has_voice
 from loadtest.report import MediaReport
-from streaming.audio.level import rms_dbfs
-
-Pcm16 = npt.NDArray[np.int16]
 
 PREBUFFER_MS = 40
 """What is gathered before play begins: a desktop browser's buffer on a good network (Chromium measured: 36 ms)."""
@@ -39,7 +35,6 @@ OPUS_CLOCK_HZ = 48_000
 
 _MAX_CONCEALED = 25  # packets in a row; beyond that the stream begins anew
 _MAX_OLD = 1_000
-_EARLY_S = 1e-6
 
 
 class Decoding(Protocol):
@@ -66,12 +61,12 @@ class PlayoutCounts:
     concealed_ms: int = 0
 
 
-class RtpPlayout:
-    """One call's ear (:class:`loadtest.call.Ear`). Heard audio is mono int16 at ``rate_hz``."""
+class RtpPlayout(Ear):
+    """One call's ear. Heard audio is mono int16 at ``rate_hz``."""
 
     def __init__(
         self,
-        origin_s: float,
+        origin_s: float | None,
         decoder: Decoding,
         *,
         rate_hz: int = 24_000,
@@ -79,16 +74,11 @@ class RtpPlayout:
         slot_ms: int = 20,
         prebuffer_ms: int = PREBUFFER_MS,
     ) -> None:
-        self.slot_samples = rate_hz * slot_ms // 1000
-        self.late_slots: list[int] = []
+        super().__init__(origin_s, rate_hz, slot_ms)
         self.counts = PlayoutCounts()
-        self._origin_s = origin_s
         self._decoder = decoder
-        self._rate_hz = rate_hz
         self._clock_hz = clock_hz
-        self._slot_s = slot_ms / 1000
         self._prebuffer_s = prebuffer_ms / 1000
-        self._slots: list[Pcm16] = []
         self._packets: dict[int, tuple[int, bytes]] = {}
         self._decoded = np.zeros(0, dtype=np.int16)
         self._packet_samples = self.slot_samples
@@ -99,17 +89,16 @@ class RtpPlayout:
         self._missed: list[int] = []
         self._dry = True
         self._hole = False
-        self._voiced = False
+        self._spoke = False
+        self._newest_timestamp = 0
 
     @property
     def busy(self) -> bool:
         return self._queued_ms() > SHRINK_MS
 
-    def slot(self, index: int) -> Pcm16:
-        return self._slots[index]
-
-    def heard(self) -> Pcm16:
-        return np.concatenate(self._slots) if self._slots else np.zeros(0, dtype=np.int16)
+    @property
+    def lost(self) -> int:
+        return self.counts.lost
 
     def push(self, sequence: int, timestamp: int, payload: bytes, now_s: float) -> None:
         """A packet arrived: 16-bit sequence number and 32-bit timestamp as on the wire."""
@@ -129,13 +118,26 @@ class RtpPlayout:
             return
         if self._highest is not None and sequence < self._highest:
             self.counts.reordered += 1
-        self._highest = sequence if self._highest is None else max(self._highest, sequence)
+        else:
+            self._arrived(sequence, timestamp, now_s)
         if self._dry and not self._packets:
             self._play_from_s = now_s + self._prebuffer_s
             lost = 0 if self._next_sequence is None else sequence - self._next_sequence
             due = self._after(self._next_timestamp, lost * self._packet_samples)
-            self._hole = self._voiced and timestamp == due  # the sender had not paused
+            self._hole = self._spoke and timestamp == due  # the sender had not paused
         self._packets[sequence] = (timestamp, payload)
+
+    def _arrived(self, sequence: int, timestamp: int, now_s: float) -> None:
+        """A packet came that is newer than all before it."""
+        length_s = self._packet_samples / self._rate_hz
+        if self._highest is None:
+            self._came(now_s, length_s, continues=False)
+        else:
+            steps = sequence - self._highest
+            on_time = timestamp == self._after(self._newest_timestamp, steps * self._packet_samples)
+            lost_s = (steps - 1) * length_s if on_time else 0.0
+            self._came(now_s, length_s, continues=on_time and self._spoke, lost_s=lost_s)
+        self._highest, self._newest_timestamp = sequence, timestamp
 
     def begin_anew(self) -> None:
         """Another stream follows: the sender started over."""
@@ -154,13 +156,8 @@ class RtpPlayout:
             skipped_ms=int(counts.skipped_silent * self._slot_s * 1000),
         )
 
-    def advance(self, now_s: float) -> None:
-        """Play every slot that began before ``now_s`` with what was there at its time."""
-        while (start_s := self._origin_s + len(self._slots) * self._slot_s) < now_s - _EARLY_S:
-            self._play_slot(start_s)
-
     def _play_slot(self, start_s: float) -> None:
-        if self._play_from_s is not None and start_s < self._play_from_s - _EARLY_S:
+        if self._play_from_s is not None and start_s < self._play_from_s - EARLY_S:
             self._miss()
             return
         self._play_from_s = None
@@ -170,15 +167,13 @@ class RtpPlayout:
             self._miss()
             return
         samples, self._decoded = self._decoded[: self.slot_samples], self._decoded[self.slot_samples :]
-        if len(samples) < self.slot_samples:
-            samples = np.pad(samples, (0, self.slot_samples - len(samples)))
-        self._voiced = rms_dbfs(samples) >= VOICED_DBFS
-        self._slots.append(samples)
+        self._hear(samples)
+        self._spoke = self.voiced
 
     def _miss(self) -> None:
         self._dry = True
-        self._missed.append(len(self._slots))
-        self._slots.append(np.zeros(self.slot_samples, dtype=np.int16))
+        self._missed.append(self.recording.slots)
+        self._hear_nothing()
 
     def _decode_next(self) -> None:
         """The packet whose turn it is, or what stands for it, goes to the samples that play next."""
@@ -211,7 +206,7 @@ class RtpPlayout:
             pcm = np.zeros(self._packet_samples, dtype=np.int16)
         self._packet_samples = len(pcm)
         self._next_timestamp = self._after(timestamp, len(pcm))
-        if self._queued_ms() > SHRINK_MS and rms_dbfs(pcm) < VOICED_DBFS:
+        if self._queued_ms() > SHRINK_MS and not has_voice(pcm):
             self.counts.skipped_silent += 1
         else:
             self._take(pcm)
@@ -224,7 +219,7 @@ class RtpPlayout:
             self._next_sequence += covered
             self._next_timestamp = self._after(self._next_timestamp, covered * self._packet_samples)
         if self._hole:
-            self.late_slots += self._missed
+            self._were_late(self._missed)
         self._missed.clear()
         self._dry = self._hole = False
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from loadtest.call import PHONE_RATE_HZ, SLOT_MS, CallOver, CallPlan, EndCause, Key, PhoneOptions, Voice, frames_of
+from loadtest.call import PHONE_RATE_HZ, CallOver, CallPlan, EndCause, Key, Pcm16, PhoneOptions
+from loadtest.frame_tables import Encoding, Voice, each_frame, frame_tables
 from loadtest.phone_address import SipAddress
 from loadtest.phone_wire import PhoneWire
 from loadtest.report import MediaReport, SetupReport
 from loadtest.rtp_playout import RtpPlayout
+from loadtest.script import Interrupt, Press, Repeat, Step
 from loadtest.sip.digest import Credentials
 from loadtest.sip.link import Link
 from loadtest.sip.message import BadMessage, parse_uri
 from loadtest.sip.rtp import ENCODERS, RtpPort
 from loadtest.sip.sdp import CODECS, EVENT_TYPE, RemoteMedia, answering_direction, describe, read_media
 from loadtest.sip.uac import SipCaller, State
+from loadtest.ticker import running_clock
 
 _CONNECT_S = 10.0
 
 
-def encode_voice(plan: CallPlan, codec: str) -> Voice:
-    """Every frame as the payload that carries it."""
-    encode = ENCODERS[codec]
-    lines = tuple([encode(frame) for frame in frames_of(turn.pcm, PHONE_RATE_HZ)] for turn in plan.turns)
-    return Voice(lines, encode(np.zeros(PHONE_RATE_HZ * SLOT_MS // 1000, dtype=np.int16)))
+ENCODINGS = {codec: Encoding(codec, PHONE_RATE_HZ, each_frame(encode)) for codec, encode in ENCODERS.items()}
+"""Every frame as the payload that carries it."""
 
 
 def check_phone(phone: PhoneOptions) -> None:
@@ -40,8 +40,18 @@ def check_phone(phone: PhoneOptions) -> None:
         raise ValueError("a user's name has no quotes and no control characters")
 
 
+def _presses(steps: Sequence[Step]) -> bool:
+    return any(
+        isinstance(step, Press)
+        or (isinstance(step, Interrupt) and isinstance(step.what, Press))
+        or (isinstance(step, Repeat) and _presses(step.steps))
+        for step in steps
+    )
+
+
 async def dial_sip(plan: CallPlan, address: SipAddress) -> SipWire:
     """Call and wait until somebody answers. Raises :class:`CallOver` if nobody does."""
+    check_phone(plan.phone)
     wire = SipWire(plan, address)
     try:
         await wire.call()
@@ -57,7 +67,7 @@ class SipWire(PhoneWire):
     rate_hz = PHONE_RATE_HZ
     voice: Voice
     ear: RtpPlayout
-    origin_s: float
+    _encode: Callable[[Pcm16], bytes]
     setup_ms: float
 
     def __init__(self, plan: CallPlan, address: SipAddress) -> None:
@@ -66,10 +76,12 @@ class SipWire(PhoneWire):
         self._address = address
         self._codecs = (plan.phone.codec,) if plan.phone.codec else tuple(CODECS)
         self._loop = asyncio.get_running_loop()
+        self._clock = running_clock()
         self._link = Link(self._on_message, self._on_lost)
         self._rtp = RtpPort(self._on_first_packet, self._on_key)
         self._signalling: SipCaller | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._vanished = False
         self._up = asyncio.Event()
         self._ended = asyncio.Event()
         self._session, self._version = secrets.randbits(31), 0
@@ -81,7 +93,8 @@ class SipWire(PhoneWire):
     async def call(self) -> None:
         """Raises :class:`CallOver` if the call does not come about."""
         address, phone = self._address, self._plan.phone
-        self._began_s = self._loop.time()
+        await frame_tables.voice(ENCODINGS[self._codecs[0]], self._plan.steps)  # the likeliest, before anybody waits
+        self._began_s = self._clock()
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await self._link.open(address.host, address.port, tcp=address.tcp)
@@ -99,22 +112,43 @@ class SipWire(PhoneWire):
             credentials=None if phone.password is None else Credentials(phone.user or caller, phone.password),
         )
         self.log.call_id = self._signalling.call_id
-        self._signalling.invite(self._loop.time())
+        self._signalling.invite(self._clock())
         self._settle()
         await self._up.wait()
         if self._answered_s is None:
             await self._ended.wait()
         self.check()
-        self.setup_ms = (self.origin_s - self._began_s) * 1000
+        assert self._answered_s is not None
+        assert self._remote is not None
+        self.setup_ms = (self._answered_s - self._began_s) * 1000
+        self.voice = await frame_tables.voice(ENCODINGS[self._remote.codec], self._plan.steps)
+        if self._remote.event_type is None and _presses(self._plan.steps):
+            self.log.note_error("the server takes no telephone-events: keys are not heard there")
 
-    async def send_voice(self, frame: bytes, key: Key | None) -> None:
+    def encode(self, pcm: Pcm16) -> bytes:
+        return self._encode(pcm)
+
+    def send_voice(self, frame: bytes, key: Key | None) -> None:
         self.check()
         self._rtp.send(frame, key)
+
+    def skip(self, slots: int) -> None:
+        self._rtp.skip(slots)
+
+    async def vanish(self, linger_s: float) -> None:
+        self._vanished = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rtp.deafen()
+        await asyncio.sleep(linger_s)  # the sockets stay: closed ones would tell the server so (ICMP)
+        await self._rtp.close()
+        self._link.abort()
+        await self._link.close()
 
     async def hang_up(self) -> str | None:
         signalling = self._signalling
         if signalling is not None and signalling.state is not State.OVER:
-            signalling.hang_up(self._loop.time())
+            signalling.hang_up(self._clock())
             self._settle()
             await self._ended.wait()  # the signalling's own timers bound it
         if self._timer is not None:
@@ -150,11 +184,9 @@ class SipWire(PhoneWire):
     def answered(self, sdp: str) -> None:
         remote = read_media(sdp, self._codecs)
         self._talk_to(remote)
-        self.origin_s = self._answered_s = self._loop.time()
-        self.voice = encode_voice(self._plan, remote.codec)
-        self.ear = self._rtp.listen(self.origin_s, remote.codec)
-        if remote.event_type is None and any(turn.keys for turn in self._plan.turns):
-            self.log.note_error("the server takes no telephone-events: keys are not heard there")
+        self._answered_s = self._clock()
+        self._encode = ENCODERS[remote.codec]
+        self.ear = self._rtp.listen(remote.codec)
 
     def describe(self, offer: str | None) -> str:
         self._version += 1
@@ -165,9 +197,12 @@ class SipWire(PhoneWire):
             remote = read_media(offer, (self._remote.codec,) if self._remote else self._codecs)
             self._talk_to(remote)
             codecs, direction, event_type = (remote.codec,), answering_direction(remote), remote.event_type
+        host, port = self._link.local[0], self._rtp.port
+        if self._plan.rtp_route is not None:
+            host, port = self._plan.rtp_route.ours((host, port))
         return describe(
-            self._link.local[0],
-            self._rtp.port,
+            host,
+            port,
             codecs,
             session=self._session,
             version=self._version,
@@ -179,23 +214,26 @@ class SipWire(PhoneWire):
         self.log.transferred_to = target.partition("<")[2].partition(">")[0] or target
 
     def _talk_to(self, remote: RemoteMedia) -> None:
+        if self._plan.rtp_route is not None:
+            host, port = self._plan.rtp_route.theirs((remote.host, remote.port))
+            remote = replace(remote, host=host, port=port)
         self._remote = remote
         self._rtp.talk_to(remote)
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
     def _on_message(self, data: bytes) -> None:
-        if self._signalling is None:
+        if self._signalling is None or self._vanished:
             return
         try:
-            self._signalling.receive(data, self._loop.time())
+            self._signalling.receive(data, self._clock())
         except BadMessage as error:
             self.log.note_error(f"malformed message: {error}")
         self._settle()
 
     def _on_lost(self, error: Exception | None) -> None:
         signalling = self._signalling
-        if signalling is None or signalling.state is State.OVER:
+        if signalling is None or signalling.state is State.OVER or self._vanished:
             return
         if self._answered_s is None:
             reason = error or "it closed the connection"
@@ -207,14 +245,14 @@ class SipWire(PhoneWire):
         self._settle()
 
     def _on_first_packet(self) -> None:
-        self._first_s = self._loop.time()
+        self._first_s = self._clock()
 
     def _on_key(self, digit: str) -> None:
         self.log.keys_heard += digit
 
     def _on_timer(self) -> None:
         if self._signalling is not None:
-            self._signalling.tick(self._loop.time())
+            self._signalling.tick(self._clock())
         self._settle()
 
     def _settle(self) -> None:
@@ -226,7 +264,9 @@ class SipWire(PhoneWire):
         if self._timer is not None:
             self._timer.cancel()
         next_s = signalling.next_s
-        self._timer = None if next_s is None else self._loop.call_at(next_s, self._on_timer)
+        self._timer = (
+            None if next_s is None else self._loop.call_later(max(0.0, next_s - self._clock()), self._on_timer)
+        )
         if signalling.state is not State.CALLING:
             self._up.set()
         if signalling.state is State.OVER:

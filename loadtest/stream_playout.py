@@ -12,13 +12,9 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
-from loadtest.measure import VOICED_DBFS
+from loadtest.ear import EARLY_S, Ear, Pcm16, has_voice
 from loadtest.report import BufferReport
-from streaming.audio.level import rms_dbfs
-
-Pcm16 = npt.NDArray[np.int16]
 
 PREBUFFER_MS = 40
 """As for RTP (:mod:`loadtest.rtp_playout`): a phone hears what the carrier plays over a network."""
@@ -26,33 +22,24 @@ PREBUFFER_MS = 40
 HOLE_MS = 1_000
 """Silence that is longer, after a voice that broke off, is taken for the end."""
 
-_EARLY_S = 1e-6
 
-
-class StreamPlayout:
-    """One call's ear (:class:`loadtest.call.Ear`). Audio is mono int16 at ``rate_hz``; ``room_ms`` is how much may be
-    queued, what is more is dropped and counted."""
+class StreamPlayout(Ear):
+    """One call's ear. Audio is mono int16 at ``rate_hz``; ``room_ms`` is how much may be queued, what is more is
+    dropped and counted."""
 
     def __init__(
         self,
-        origin_s: float,
+        origin_s: float | None = None,
         *,
         rate_hz: int = 8_000,
         slot_ms: int = 20,
         prebuffer_ms: int = PREBUFFER_MS,
         room_ms: int = 600_000,
     ) -> None:
-        self.slot_samples = rate_hz * slot_ms // 1000
-        self.late_slots: list[int] = []
-        self._origin_s = origin_s
-        self._rate_hz = rate_hz
-        self._slot_s = slot_ms / 1000
+        super().__init__(origin_s, rate_hz, slot_ms)
         self._prebuffer_s = prebuffer_ms / 1000
         self._room_samples = rate_hz * room_ms // 1000
         self._hole_slots = HOLE_MS // slot_ms
-        self._silence = np.zeros(self.slot_samples, dtype=np.int16)
-        self._silence.setflags(write=False)
-        self._slots: list[Pcm16] = []
         self._queue: deque[tuple[Pcm16, bool] | str] = deque()  # samples and whether there is a voice in them; marks
         self._queued_samples = 0
         self._queued_voices = 0
@@ -62,6 +49,7 @@ class StreamPlayout:
         self._sounding = False
         self._missed: list[int] = []
         self._broke_off = False
+        self._voice_came = False
         self._received_samples = self._most_samples = self._dropped_samples = self._cleared_samples = 0
         self._clears = self._marks = 0
 
@@ -69,12 +57,6 @@ class StreamPlayout:
     def busy(self) -> bool:
         """Speech is queued. Silence is not: many servers send it without end."""
         return self._queued_voices > 0
-
-    def slot(self, index: int) -> Pcm16:
-        return self._slots[index]
-
-    def heard(self) -> Pcm16:
-        return np.concatenate(self._slots) if self._slots else np.zeros(0, dtype=np.int16)
 
     def report(self) -> BufferReport:
         def ms(samples: int) -> int:
@@ -100,7 +82,9 @@ class StreamPlayout:
             return
         if self._queued_samples == 0:
             self._play_from_s = now_s + self._prebuffer_s
-        voiced = rms_dbfs(pcm) >= VOICED_DBFS
+        voiced = has_voice(pcm)
+        self._came(now_s, len(pcm) / self._rate_hz, continues=voiced and self._voice_came)
+        self._voice_came = voiced
         self._queue.append((pcm, voiced))
         self._queued_samples += len(pcm)
         self._queued_voices += voiced
@@ -123,7 +107,7 @@ class StreamPlayout:
         self._queue.extend(names)
         self._queued_samples = self._queued_voices = 0
         self._play_from_s = None
-        self._broke_off = False
+        self._broke_off = self._voice_came = False
         self._missed.clear()
         self._sounding = False
         self._reach()
@@ -135,30 +119,22 @@ class StreamPlayout:
         reached, self._reached = self._reached, []
         return reached
 
-    def advance(self, now_s: float) -> None:
-        """Play every slot that began before ``now_s`` with what was there at its time."""
-        while (start_s := self._origin_s + len(self._slots) * self._slot_s) < now_s - _EARLY_S:
-            self._play_slot(start_s)
-
     def _play_slot(self, start_s: float) -> None:
         self._reach()  # what stands before the next sample was all heard when this slot begins
-        waiting = self._play_from_s is not None and start_s < self._play_from_s - _EARLY_S
+        waiting = self._play_from_s is not None and start_s < self._play_from_s - EARLY_S
         if waiting or self._queued_samples == 0:
             if self._broke_off:
-                self._missed.append(len(self._slots))
-            self._slots.append(self._silence)
+                self._missed.append(self.recording.slots)
+            self._hear_nothing()
             self._sounding = False
             return
         self._play_from_s = None
         self._sounding = True
-        if self._missed and len(self._missed) <= self._hole_slots:
-            self.late_slots += self._missed
+        if len(self._missed) <= self._hole_slots:
+            self._were_late(self._missed)
         self._missed.clear()
-        pcm = self._take()
-        self._broke_off = self._queued_samples == 0 and rms_dbfs(pcm) >= VOICED_DBFS
-        if len(pcm) < self.slot_samples:
-            pcm = np.concatenate((pcm, self._silence[len(pcm) :]))
-        self._slots.append(pcm)
+        self._hear(self._take())
+        self._broke_off = self._queued_samples == 0 and self.voiced
 
     def _reach(self) -> None:
         self._reached += self._inside

@@ -6,7 +6,6 @@ What is sent and understood is what Twilio documents ("Media Streams: WebSocket 
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import contextlib
@@ -17,22 +16,13 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from loadtest.call import (
-    PHONE_RATE_HZ,
-    SLOT_MS,
-    CallOver,
-    CallPlan,
-    EndCause,
-    Key,
-    Pcm16,
-    Voice,
-    frames_of,
-)
+from loadtest.call import PHONE_RATE_HZ, SLOT_MS, CallOver, CallPlan, EndCause, Key, Pcm16
+from loadtest.frame_tables import Encoding, Voice, each_frame, frame_tables
 from loadtest.phone_wire import PhoneWire
 from loadtest.report import BufferReport, SetupReport
 from loadtest.stream_playout import StreamPlayout
+from loadtest.ticker import running_clock
 from loadtest.websocket_link import WebSocketLink
 from streaming.audio.g711 import decode_mulaw, encode_mulaw
 
@@ -68,10 +58,8 @@ def _payload(frame: Pcm16) -> bytes:
     return base64.b64encode(encode_mulaw(frame))
 
 
-def encode_voice(plan: CallPlan) -> Voice:
-    """Every frame as the payload of its message, whose numbers are the call's."""
-    lines = tuple([_payload(frame) for frame in frames_of(turn.pcm, PHONE_RATE_HZ)] for turn in plan.turns)
-    return Voice(lines, _payload(np.zeros(PHONE_RATE_HZ * SLOT_MS // 1000, dtype=np.int16)))
+ENCODING = Encoding("mulaw-base64", PHONE_RATE_HZ, each_frame(_payload))
+"""Every frame as the payload of its message, whose numbers are the call's."""
 
 
 def stream_parameters(plan: CallPlan) -> dict[str, str]:
@@ -88,13 +76,12 @@ async def dial_twilio(plan: CallPlan, url: str) -> TwilioWire:
     """Open the stream as Twilio does: signed upgrade, ``connected``, ``start``. Raises :class:`CallOver`."""
     token = plan.phone.auth_token
     headers = {"X-Twilio-Signature": signature(token, plan.phone.signed_url or url)} if token else None
-    loop = asyncio.get_running_loop()
-    voice = encode_voice(plan)
-    began_s = loop.time()
+    voice = await frame_tables.voice(ENCODING, plan.steps)
+    began_s = running_clock()()
     link = await WebSocketLink.open(url, plan, headers, max_message_bytes=_MAX_MESSAGE_BYTES)
     wire = TwilioWire(link, voice, began_s)
     try:
-        await wire.start(stream_parameters(plan))
+        wire.start(stream_parameters(plan))
     except BaseException:
         await link.close()
         raise
@@ -115,55 +102,56 @@ class TwilioWire(PhoneWire):
         super().__init__(self.call_sid)
         self.voice = voice
         self._link = link
-        self._clock = asyncio.get_running_loop().time
+        self._clock = running_clock()
         self._account_sid, self._stream_sid = _sid("AC"), _sid("MZ")
+        self._sid_bytes = self._stream_sid.encode("ascii")
         self._began_s = began_s
         self._connected_s = self._clock()
         self._first_s: float | None = None
         self._sequence = 0
         self._chunk = 0
-        self.origin_s = self._connected_s
-        self.ear = StreamPlayout(self.origin_s, rate_hz=self.rate_hz)
+        self._at_ms = 0
+        self.ear = StreamPlayout(rate_hz=self.rate_hz)
 
-    async def start(self, parameters: dict[str, str]) -> None:
+    def start(self, parameters: dict[str, str]) -> None:
         """Say what every stream begins with."""
-        connected = {"event": "connected", "protocol": "Call", "version": "1.0.0"}
-        await self._link.send(msgspec.json.encode(connected).decode())
+        self._link.send(msgspec.json.encode({"event": "connected", "protocol": "Call", "version": "1.0.0"}))
         media_format = {"encoding": "audio/x-mulaw", "sampleRate": PHONE_RATE_HZ, "channels": 1}
         about = {"accountSid": self._account_sid, "streamSid": self._stream_sid, "callSid": self.call_sid}
         start = {**about, "tracks": ["inbound"], "customParameters": parameters, "mediaFormat": media_format}
-        await self._send("start", start=start)
-        self.origin_s = self._clock()
-        self.setup_ms = (self.origin_s - self._began_s) * 1000
-        self.ear = StreamPlayout(self.origin_s, rate_hz=self.rate_hz)
+        self._send("start", start=start)
+        self.setup_ms = (self._clock() - self._began_s) * 1000
 
-    async def listen(self, turn: Callable[[], int]) -> None:
-        while True:
-            self.check()
-            try:
-                message = await self._link.receive()
-            except CallOver:
-                self.check()
-                raise
-            self._on_message(message)
+    def attend(self, turn: Callable[[], int], on_over: Callable[[CallOver], None]) -> None:
+        super().attend(turn, on_over)
+        self._link.attend(self._on_message, self.end)
 
-    async def send_voice(self, frame: bytes, key: Key | None) -> None:
+    def encode(self, pcm: Pcm16) -> bytes:
+        return _payload(pcm)
+
+    def send_voice(self, frame: bytes, key: Key | None) -> None:
         for name in self.ear.take_reached():
-            await self._send("mark", mark={"name": name})
+            self._send("mark", mark={"name": name})
         if key is not None and key.slot == 0:
-            await self._send("dtmf", dtmf={"track": "inbound_track", "digit": key.digit})
+            self._send("dtmf", dtmf={"track": "inbound_track", "digit": key.digit})
         self._sequence += 1
         self._chunk += 1
-        await self._link.send(
-            f'{{"event":"media","sequenceNumber":"{self._sequence}","media":{{"track":"inbound","chunk":"{self._chunk}",'
-            f'"timestamp":"{(self._chunk - 1) * SLOT_MS}","payload":"{frame.decode("ascii")}"}},'
-            f'"streamSid":"{self._stream_sid}"}}'
+        self._link.send(
+            b'{"event":"media","sequenceNumber":"%d","media":{"track":"inbound","chunk":"%d","timestamp":"%d",'
+            b'"payload":"%b"},"streamSid":"%b"}' % (self._sequence, self._chunk, self._at_ms, frame, self._sid_bytes)
         )
+        self._at_ms += SLOT_MS
+
+    def skip(self, slots: int) -> None:
+        self._at_ms += slots * SLOT_MS
+
+    async def vanish(self, linger_s: float) -> None:
+        await self._link.vanish(linger_s)
 
     async def hang_up(self) -> str | None:
         if self.over is None:
             with contextlib.suppress(CallOver):  # the other end was quicker
-                await self._send("stop", stop={"accountSid": self._account_sid, "callSid": self.call_sid})
+                self._send("stop", stop={"accountSid": self._account_sid, "callSid": self.call_sid})
         self.end(CallOver(EndCause.HANGUP))
         await self._link.close()
         return None
@@ -191,7 +179,7 @@ class TwilioWire(PhoneWire):
         match message:
             case _Message(event="media", media=_Media(payload=str(payload))):
                 try:
-                    pcm = decode_mulaw(base64.b64decode(payload, validate=True))
+                    pcm = decode_mulaw(binascii.a2b_base64(payload, strict_mode=True))
                 except (binascii.Error, ValueError):
                     self.log.note_error("media: its payload is not base64")
                     return
@@ -204,7 +192,7 @@ class TwilioWire(PhoneWire):
             case _:
                 self.log.note_error(f"{message.event}: unknown, or without what belongs to it")
 
-    async def _send(self, event: str, **content: Any) -> None:
+    def _send(self, event: str, **content: Any) -> None:
         self._sequence += 1
         numbers = {"event": event, "sequenceNumber": str(self._sequence)}
-        await self._link.send(msgspec.json.encode({**numbers, **content, "streamSid": self._stream_sid}).decode())
+        self._link.send(msgspec.json.encode({**numbers, **content, "streamSid": self._stream_sid}))

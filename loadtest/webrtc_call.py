@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from loadtest.address import CallAddress
-from loadtest.call import (
-    CALL_RATE_HZ,
-    SLOT_MS,
-    SLOT_SAMPLES,
-    CallOver,
-    CallPlan,
-    EndCause,
-    Key,
-    MediaRoute,
-    Pcm16,
-    Voice,
-    frames_of,
-)
+from loadtest.call import CALL_RATE_HZ, CallOver, CallPlan, EndCause, Key, MediaRoute, Pcm16
+from loadtest.frame_tables import Encoding, Voice, frame_tables
 from loadtest.realtime_wire import RealtimeWire
 from loadtest.report import MediaReport, SetupReport
 from loadtest.rtp_playout import OPUS_CLOCK_HZ, RtpPlayout
+from loadtest.ticker import running_clock
 from loadtest.webrtc_peer import Peer
 from loadtest.webrtc_signalling import Signalling, on_loopback
 from loadtest.wire import ServerEvent, decode_event
@@ -46,31 +35,28 @@ class CallDecoder:
         return self._decoder.conceal(samples * OPUS_CLOCK_HZ // CALL_RATE_HZ, following)
 
 
-def encode_voice(plan: CallPlan) -> Voice:
-    """Every frame as the Opus packet that carries it. Blocks, about 0.1 ms a frame."""
-    assert ENCODER_HZ == CALL_RATE_HZ
+def _encode_line(frames: Sequence[Pcm16]) -> Sequence[bytes]:
     encoder = OpusEncoder()
-    lines: list[list[bytes]] = []
-    for turn in plan.turns:
-        encoder.reset()
-        lines.append([encoder.encode(frame) for frame in frames_of(turn.pcm)])
-    encoder.reset()
-    silent = np.zeros(SLOT_SAMPLES, dtype=np.int16)
-    return Voice(tuple(lines), [encoder.encode(silent) for _ in range(3)][-1])
+    return [encoder.encode(frame) for frame in frames]
+
+
+assert ENCODER_HZ == CALL_RATE_HZ
+ENCODING = Encoding("opus", CALL_RATE_HZ, _encode_line)
+"""Every frame as the Opus packet that carries it; about 0.1 ms a frame."""
 
 
 async def dial_webrtc(plan: CallPlan, address: CallAddress) -> WebRtcWire:
     """Connect and wait for ``session.created``. Raises :class:`CallOver` if that did not come about."""
-    voice = await asyncio.to_thread(encode_voice, plan)
+    voice = await frame_tables.voice(ENCODING, plan.steps)
     signalling = Signalling(plan, address)
     peer = Peer(on_loopback(address.url))
     try:
         if plan.ephemeral:
             await signalling.take_secret()
         offer = await peer.offer()
-        peer.times.began_s = asyncio.get_running_loop().time()
+        peer.times.began_s = running_clock()()
         answer = await signalling.offer(plan.route.offer(offer) if plan.route is not None else offer)
-        peer.times.answered_s = asyncio.get_running_loop().time()
+        peer.times.answered_s = running_clock()()
         await peer.accept(await _routed(answer, plan.route), address.url, within_s=_CONNECT_S)
         created = await _first_event(peer)
     except BaseException as error:
@@ -108,23 +94,35 @@ class WebRtcWire(RealtimeWire):
     def __init__(self, peer: Peer, signalling: Signalling, created: ServerEvent, voice: Voice) -> None:
         super().__init__(created)
         self.voice = voice
-        self.origin_s = asyncio.get_running_loop().time()
-        self.setup_ms = (self.origin_s - peer.times.began_s) * 1000
-        self.ear = RtpPlayout(self.origin_s, CallDecoder(), rate_hz=CALL_RATE_HZ, slot_ms=SLOT_MS)
+        self.setup_ms = (running_clock()() - peer.times.began_s) * 1000
+        self.ear = RtpPlayout(None, CallDecoder(), rate_hz=CALL_RATE_HZ)
+        self._encoder: OpusEncoder | None = None
         self._peer = peer
         self._signalling = signalling
         peer.listen(self.ear)
 
-    async def send_voice(self, frame: bytes, key: Key | None) -> None:
+    def attend(self, turn: Callable[[], int], on_over: Callable[[CallOver], None]) -> None:
+        self._turn = turn
+        self._peer.attend(self.on_message, on_over)
+
+    def encode(self, pcm: Pcm16) -> bytes:
+        self._encoder = self._encoder or OpusEncoder()
+        return self._encoder.encode(pcm)
+
+    def send_voice(self, frame: bytes, key: Key | None) -> None:
         if self._peer.over is not None:
             raise self._peer.over
         self._peer.microphone.say(frame)
 
-    async def send_event(self, event: Mapping[str, object]) -> None:
+    def skip(self, slots: int) -> None:
+        self._peer.microphone.skip(slots)
+
+    def send_event(self, event: Mapping[str, object]) -> None:
         self._peer.send(msgspec.json.encode(event).decode())
 
-    async def receive(self) -> str | bytes:
-        return await self._peer.receive()
+    async def vanish(self, linger_s: float) -> None:
+        await self._peer.vanish(linger_s)
+        await self._signalling.aclose()
 
     async def hang_up(self) -> str | None:
         try:

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import av
 from aiortc import (
@@ -28,6 +28,7 @@ from aiortc.rtp import RtpPacket
 from loadtest.call import SLOT_MS, CallOver, EndCause
 from loadtest.report import SetupReport
 from loadtest.rtp_playout import OPUS_CLOCK_HZ, RtpPlayout
+from loadtest.ticker import running_clock
 
 CHANNEL = "oai-events"
 
@@ -57,6 +58,10 @@ class _Microphone(MediaStreamTrack):
         self._ticks += _SLOT_TICKS
         if not self._packets.full():
             self._packets.put_nowait(packet)
+
+    def skip(self, slots: int) -> None:
+        """So many slots go by without a packet."""
+        self._ticks += slots * _SLOT_TICKS
 
     async def recv(self) -> Any:
         return await self._packets.get()
@@ -101,9 +106,12 @@ class Peer:
         self.overflowed = 0
         self.connected = asyncio.Event()
         self.channel_open = asyncio.Event()
-        self._clock = asyncio.get_running_loop().time
+        self._clock = running_clock()
         self._early: list[tuple[int, int, bytes, float]] = []
-        self._messages: asyncio.Queue[str | bytes | CallOver] = asyncio.Queue()
+        self._early_messages: list[str | bytes] = []
+        self._arrived = asyncio.Event()
+        self._hear_message: Callable[[str | bytes], None] | None = None
+        self._on_over: Callable[[CallOver], None] | None = None
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[], bundlePolicy=RTCBundlePolicy.MAX_BUNDLE))
         transceiver = self._connection.addTransceiver(self.microphone, direction="sendrecv")
         _listen(transceiver.receiver, _Tap(self))
@@ -138,11 +146,22 @@ class Peer:
         )
 
     async def receive(self) -> str | bytes:
-        message = await self._messages.get()
-        if isinstance(message, CallOver):
-            self._messages.put_nowait(message)
-            raise message
-        return message
+        """The next message, before :meth:`attend`. Raises :class:`CallOver`."""
+        while not self._early_messages:
+            if self.over is not None:
+                raise self.over
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._early_messages.pop(0)
+
+    def attend(self, on_message: Callable[[str | bytes], None], on_over: Callable[[CallOver], None]) -> None:
+        """Every message from now on, those that wait first; and once, that the connection is gone."""
+        self._hear_message, self._on_over = on_message, on_over
+        early, self._early_messages = self._early_messages, []
+        for message in early:
+            on_message(message)
+        if self.over is not None:
+            on_over(self.over)
 
     def send(self, text: str) -> None:
         if self.over is not None or self._channel.readyState != "open":
@@ -169,9 +188,18 @@ class Peer:
         """The first cause stands."""
         if self.over is None:
             self.over = over
-            self._messages.put_nowait(over)
+            self._arrived.set()
+            if self._on_over is not None:
+                self._on_over(over)
             self.connected.set()
             self.channel_open.set()
+
+    async def vanish(self, linger_s: float) -> None:
+        """Nothing leaves any more, not even a goodbye; the sockets stay for so long."""
+        self.end(CallOver(EndCause.VANISHED))
+        _silence(self._connection)
+        await asyncio.sleep(linger_s)
+        await self.close()
 
     async def close(self) -> None:
         self.end(CallOver(EndCause.HANGUP))
@@ -202,8 +230,13 @@ class Peer:
         self.channel_open.set()
 
     def _on_message(self, message: str | bytes) -> None:
-        if self._messages.qsize() < _MAX_EVENTS:
-            self._messages.put_nowait(message)
+        if self.over is not None:
+            return
+        if self._hear_message is not None:
+            self._hear_message(message)
+        elif len(self._early_messages) < _MAX_EVENTS:
+            self._early_messages.append(message)
+            self._arrived.set()
         else:
             self.overflowed += 1
 
@@ -222,6 +255,25 @@ def _listen(receiver: RTCRtpReceiver, tap: _Tap) -> None:
     if not hasattr(receiver, _JITTER_BUFFER):
         raise RuntimeError("this aiortc keeps its jitter buffer elsewhere: the caller can't listen past it")
     setattr(receiver, _JITTER_BUFFER, tap)
+
+
+class _Mute:
+    """Stands in for a UDP socket whose network is gone."""
+
+    def __init__(self, transport: asyncio.DatagramTransport) -> None:
+        self._transport = transport
+
+    def sendto(self, data: bytes, addr: Any = None) -> None:
+        """Lost."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _silence(connection: RTCPeerConnection) -> None:
+    for transceiver in connection.getTransceivers():
+        for protocol in transceiver.receiver.transport.transport.iceGatherer._connection._protocols:
+            protocol.transport = cast(asyncio.DatagramTransport, _Mute(protocol.transport))
 
 
 def _offer_loopback(receiver: RTCRtpReceiver) -> None:

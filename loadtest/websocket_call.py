@@ -5,27 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from loadtest.address import bearer
-from loadtest.call import (
-    CALL_RATE_HZ,
-    SLOT_MS,
-    SLOT_SAMPLES,
-    CallOver,
-    CallPlan,
-    EndCause,
-    Key,
-    Pcm16,
-    Voice,
-    frames_of,
-)
+from loadtest.call import CALL_RATE_HZ, CallOver, CallPlan, EndCause, Key, Pcm16
+from loadtest.frame_tables import Encoding, Voice, each_frame, frame_tables
 from loadtest.playout import Playout
 from loadtest.realtime_wire import RealtimeWire
+from loadtest.ticker import running_clock
 from loadtest.websocket_link import WebSocketLink
 from loadtest.wire import ServerEvent, decode_event
 
@@ -40,26 +31,23 @@ def _append(frame: Pcm16) -> bytes:
     return msgspec.json.encode({"type": "input_audio_buffer.append", "audio": audio})
 
 
-def encode_voice(plan: CallPlan) -> Voice:
-    """Every frame as the event that carries it."""
-    silence = _append(np.zeros(SLOT_SAMPLES, dtype=np.int16))
-    return Voice(tuple([_append(frame) for frame in frames_of(turn.pcm)] for turn in plan.turns), silence)
+ENCODING = Encoding("realtime", CALL_RATE_HZ, each_frame(_append))
+"""Every frame as the event that carries it."""
 
 
 async def dial_websocket(plan: CallPlan, url: str) -> WebSocketWire:
     """Connect and wait for ``session.created``. Raises :class:`CallOver` if that did not come about."""
     headers = {"Authorization": bearer(plan.key).decode("latin-1")} if plan.key else None
-    voice = await asyncio.to_thread(encode_voice, plan)
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
+    voice = await frame_tables.voice(ENCODING, plan.steps)
+    clock = running_clock()
+    began_s = clock()
     link = await WebSocketLink.open(url, plan, headers, max_message_bytes=_MAX_MESSAGE_BYTES)
     try:
         created = await _first_event(link)
     except BaseException:
         await link.close()
         raise
-    now_s = loop.time()
-    return WebSocketWire(link, created, voice, origin_s=now_s, setup_ms=(now_s - began_s) * 1000)
+    return WebSocketWire(link, created, voice, setup_ms=(clock() - began_s) * 1000)
 
 
 async def _first_event(link: WebSocketLink) -> ServerEvent:
@@ -78,43 +66,46 @@ class WebSocketWire(RealtimeWire):
 
     formats: ClassVar[Mapping[str, Any]] = {"input": _PCM, "output": _PCM}
 
-    def __init__(
-        self, link: WebSocketLink, created: ServerEvent, voice: Voice, *, origin_s: float, setup_ms: float
-    ) -> None:
+    def __init__(self, link: WebSocketLink, created: ServerEvent, voice: Voice, *, setup_ms: float) -> None:
         super().__init__(created)
         self.voice = voice
-        self.origin_s = origin_s
         self.setup_ms = setup_ms
-        self.ear = Playout(origin_s, rate_hz=CALL_RATE_HZ, slot_ms=SLOT_MS)
+        self.ear = Playout(rate_hz=CALL_RATE_HZ)
         self._link = link
-        self._clock = asyncio.get_running_loop().time
+        self._clock = running_clock()
 
-    async def send_voice(self, frame: bytes, key: Key | None) -> None:
-        await self._link.send(frame.decode())
+    def attend(self, turn: Callable[[], int], on_over: Callable[[CallOver], None]) -> None:
+        self._turn = turn
+        self._link.attend(self.on_message, on_over)
 
-    async def send_event(self, event: Mapping[str, object]) -> None:
-        await self._link.send(msgspec.json.encode(event).decode())
+    def encode(self, pcm: Pcm16) -> bytes:
+        return _append(pcm)
 
-    async def receive(self) -> str | bytes:
-        return await self._link.receive()
+    def send_voice(self, frame: bytes, key: Key | None) -> None:
+        self._link.send(frame)
 
-    async def on_event(self, event: ServerEvent) -> None:
-        now_s = self._clock()
+    def send_event(self, event: Mapping[str, object]) -> None:
+        self._link.send(msgspec.json.encode(event))
+
+    def on_event(self, event: ServerEvent) -> None:
         match event.type:
             case "response.output_audio.delta":
                 try:
-                    pcm = np.frombuffer(base64.b64decode(event.delta or "", validate=True), dtype="<i2")
+                    pcm = np.frombuffer(binascii.a2b_base64(event.delta or "", strict_mode=True), dtype="<i2")
                 except (binascii.Error, ValueError):
                     self.log.note_error("malformed audio delta")
                 else:
-                    self.ear.push(event.item_id or "", pcm.astype(np.int16, copy=False), now_s)
+                    self.ear.push(event.item_id or "", pcm.astype(np.int16, copy=False), self._clock())
             case "response.output_audio.done":
-                self.ear.finish(event.item_id or "", now_s)
+                self.ear.finish(event.item_id or "", self._clock())
             case "response.done":
                 for item_id in self.log.items_of((event.response and event.response.id) or ""):
-                    self.ear.finish(item_id, now_s)
+                    self.ear.finish(item_id, self._clock())
             case "input_audio_buffer.speech_started" | "output_audio_buffer.cleared":
-                await self._flush(now_s)
+                self._flush(self._clock())
+
+    async def vanish(self, linger_s: float) -> None:
+        await self._link.vanish(linger_s)
 
     async def hang_up(self) -> str | None:
         await self._link.close()
@@ -129,8 +120,8 @@ class WebSocketWire(RealtimeWire):
     def buffer(self) -> None:
         return None
 
-    async def _flush(self, now_s: float) -> None:
+    def _flush(self, now_s: float) -> None:
         """Stop the sound and say what was heard: over a WebSocket, only the client knows (Realtime guide, truncate)."""
         for cut in self.ear.flush(now_s):
             truncate = {"item_id": cut.item_id, "content_index": 0, "audio_end_ms": cut.played_ms}
-            await self.send_event({"type": "conversation.item.truncate", **truncate})
+            self.send_event({"type": "conversation.item.truncate", **truncate})

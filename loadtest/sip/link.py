@@ -43,6 +43,11 @@ class Link(asyncio.DatagramProtocol, asyncio.Protocol):
         else:
             transport.sendto(message)
 
+    def abort(self) -> None:
+        """Close without a word: a TCP connection is reset."""
+        if self._transport is not None:
+            self._transport.abort()
+
     async def close(self) -> None:
         if self._transport is not None:
             self._transport.close()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from loadtest.call import PHONE_RATE_HZ, SLOT_MS, Key, Pcm16
 from loadtest.rtp_playout import RtpPlayout
 from loadtest.sip.sdp import CODECS, EVENT_TYPE, RemoteMedia
+from loadtest.ticker import running_clock
 from streaming.audio.g711 import decode_alaw, decode_mulaw, encode_alaw, encode_mulaw
 
 ENCODERS: dict[str, Callable[[Pcm16], bytes]] = {"pcmu": encode_mulaw, "pcma": encode_alaw}
@@ -60,7 +61,7 @@ class RtpPort(asyncio.DatagramProtocol):
         self.malformed = 0
         self._on_first = on_first
         self._on_key = on_key
-        self._clock = asyncio.get_running_loop().time
+        self._clock = running_clock()
         self._transport: asyncio.DatagramTransport | None = None
         self._closed = asyncio.Event()
         self._remote: RemoteMedia | None = None
@@ -70,6 +71,7 @@ class RtpPort(asyncio.DatagramProtocol):
         self._timestamp = random.getrandbits(32)
         self._event_timestamp = 0
         self._spoke = False
+        self._deaf = False
         self._early: list[tuple[bytes, float]] = []
         self._their_ssrc: int | None = None
         self._their_event: int | None = None
@@ -109,10 +111,10 @@ class RtpPort(asyncio.DatagramProtocol):
         self._remote, self._address = remote, (remote.host, remote.port)
         self._silence = ENCODERS[remote.codec](decode_mulaw(b"\xff" * _SLOT_TICKS))
 
-    def listen(self, origin_s: float, codec: str) -> RtpPlayout:
+    def listen(self, codec: str) -> RtpPlayout:
         """Hear, what came before included."""
         decoder = G711Decoder(codec)
-        self.ear = RtpPlayout(origin_s, decoder, rate_hz=PHONE_RATE_HZ, clock_hz=PHONE_RATE_HZ, slot_ms=SLOT_MS)
+        self.ear = RtpPlayout(None, decoder, rate_hz=PHONE_RATE_HZ, clock_hz=PHONE_RATE_HZ, slot_ms=SLOT_MS)
         for data, at_s in self._early:
             self._on_packet(data, at_s)
         self._early.clear()
@@ -130,7 +132,16 @@ class RtpPort(asyncio.DatagramProtocol):
                 self._spoke = True
         self._timestamp = (self._timestamp + _SLOT_TICKS) & 0xFFFFFFFF
 
+    def deafen(self) -> None:
+        """What comes from now on is not heard."""
+        self._deaf = True
+
+    def skip(self, slots: int) -> None:
+        self._timestamp = (self._timestamp + slots * _SLOT_TICKS) & 0xFFFFFFFF
+
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        if self._deaf:
+            return
         now_s = self._clock()
         if self.ear is None:
             if len(self._early) < _MAX_EARLY:

@@ -8,21 +8,23 @@ import uuid
 
 import pytest
 
-from loadtest import audiosocket_call
+from loadtest import audiosocket_call, script
 from loadtest.audiosocket_call import AudioSocketWire
 from loadtest.call import CallPlan, CallTape, EndCause
 from loadtest.command import CallOptions, Press, Say, place_call
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
-from loadtest.script import Turn, press
+from loadtest.script import Interrupt, conversation
 from tests.loadtest.audiosocket_server import Script, Seen, audiosocket_server, message
 from tests.loadtest.test_sip_call import QUICK, RATE_HZ, line
 
 
-async def call(script: Script, *turns: Turn, tail: str = "", **plan: object) -> tuple[CallTape, Seen]:
+async def call(
+    script: Script, *turns: script.Say | script.Press | Interrupt, tail: str = "", **plan: object
+) -> tuple[CallTape, Seen]:
     async with audiosocket_server(script) as (url, seen):
         fields = {"patience": QUICK, "rate_hz": RATE_HZ, **plan}
-        tape = await place_planned_call(CallPlan(url + tail, turns, **fields))  # type: ignore[arg-type]
+        tape = await place_planned_call(CallPlan(url + tail, conversation(turns), **fields))  # type: ignore[arg-type]
     return tape, seen
 
 
@@ -42,7 +44,7 @@ async def test_one_turn_is_recorded_on_both_sides() -> None:
 
 
 async def test_keys_are_messages_beside_the_audio() -> None:
-    tape, seen = await call(Script(), press("1#"))
+    tape, seen = await call(Script(), script.Press("1#"))
     assert seen.of(0x03) == [b"1", b"#"]
     kinds = [kind for kind, _ in seen.messages]
     first = kinds.index(0x03)
@@ -101,7 +103,7 @@ async def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"audiosocket://127.0.0.1:{taken.getsockname()[1]}"
-        tape = await place_planned_call(CallPlan(url, (line(),), rate_hz=RATE_HZ))
+        tape = await place_planned_call(CallPlan(url, conversation([line()]), rate_hz=RATE_HZ))
     assert tape.end_cause is EndCause.REFUSED
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from loadtest import command, webrtc_call
 from loadtest.call import PhoneOptions
 from loadtest.command import CallOptions, CallUsageError, PlayWav, Press, Say, add_call_command, place_call
+from loadtest.frame_tables import FrameTables
 from loadtest.measure import voiced_spans
 from loadtest.report import (
     BufferReport,
@@ -277,6 +278,7 @@ async def test_a_machine_without_libopus_is_told_what_brings_it(monkeypatch: pyt
         raise OpusUnavailable("install it")
 
     monkeypatch.setattr(webrtc_call, "OpusEncoder", missing)
+    monkeypatch.setattr(webrtc_call, "frame_tables", FrameTables())
     with pytest.raises(CallUsageError, match="install it"):
         await place_call(CallOptions("http://127.0.0.1:1/"))
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from loadtest import rtp_playout
-from loadtest.rtp_playout import Pcm16, RtpPlayout
+from loadtest.ear import Pcm16
+from loadtest.rtp_playout import RtpPlayout
 
 SLOT = 480
 

@@ -11,26 +11,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadtest import script
 from loadtest.call import CallPlan, CallTape, EndCause, PhoneOptions
 from loadtest.command import CallOptions, Press, Say, place_call
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
-from loadtest.script import Patience, Turn, press
+from loadtest.script import Interrupt, Line, Patience, conversation
 from tests.loadtest.sip_server import PASSWORD, Script, Seen, header, sip_server
+from tests.loadtest.tapes import sent
 
 QUICK = Patience(greeting_ms=200, answer_ms=800, pause_ms=120, stalled_ms=800, agent_turn_ms=3_000)
 RATE_HZ = 8_000
 
 
-def line(text: str = "hello", ms: int = 300, barge_in_after_ms: float | None = None) -> Turn:
+def line(text: str = "hello", ms: int = 300, barge_in_after_ms: float | None = None) -> script.Say | Interrupt:
     wave = 6_000 * np.sin(2 * np.pi * 200 * np.arange(RATE_HZ * ms // 1000) / RATE_HZ)
-    return Turn(text, wave.astype(np.int16), float(ms), barge_in_after_ms)
+    said = Line(text, wave.astype(np.int16), float(ms))
+    return script.Say(said) if barge_in_after_ms is None else Interrupt(said, barge_in_after_ms)
 
 
-async def call(script: Script, *turns: Turn, url_tail: str = "", **plan: object) -> tuple[CallTape, Seen]:
+async def call(
+    script: Script, *turns: script.Say | script.Press | Interrupt, url_tail: str = "", **plan: object
+) -> tuple[CallTape, Seen]:
     async with sip_server(script) as (url, seen):
         fields = {"patience": QUICK, "rate_hz": RATE_HZ, **plan}
-        tape = await place_planned_call(CallPlan(url + url_tail, turns, **fields))  # type: ignore[arg-type]
+        tape = await place_planned_call(CallPlan(url + url_tail, conversation(turns), **fields))  # type: ignore[arg-type]
     return tape, seen
 
 
@@ -61,9 +66,11 @@ async def test_the_microphone_sends_every_frame_in_order_silence_included() -> N
     sequences = [sequence for _, _, sequence, _, _ in seen.rtp]
     assert sequences == [(sequences[0] + n) & 0xFFFF for n in range(len(sequences))]
     stamps = [timestamp for _, _, _, timestamp, _ in seen.rtp]
-    assert stamps == [(stamps[0] + 160 * n) & 0xFFFFFFFF for n in range(len(stamps))]
+    steps = [(b - a) & 0xFFFFFFFF for a, b in itertools.pairwise(stamps)]
+    assert all(step % 160 == 0 for step in steps)
+    assert sum(step // 160 - 1 for step in steps) == len(tape.skipped_slots)  # time goes on meanwhile
     assert [marker for _, marker, _, _, _ in seen.rtp] == [True] + [False] * (len(sequences) - 1)
-    assert abs(len(seen.rtp) - len(tape.caller) // 160) <= 2
+    assert abs(len(seen.rtp) - len(sent(tape)) // 160) <= 2
 
 
 @pytest.mark.parametrize("codec", ["pcmu", "pcma"])
@@ -84,7 +91,7 @@ async def test_both_codecs_are_offered_and_who_calls_whom_is_said() -> None:
 
 
 async def test_keys_go_out_as_telephone_events() -> None:
-    tape, seen = await call(Script(), press("4#"))
+    tape, seen = await call(Script(), script.Press("4#"))
     events = [(marker, timestamp, payload) for kind, marker, _, timestamp, payload in seen.rtp if kind == 101]
     first = [entry for entry in events if entry[2][0] == 4]
     second = [entry for entry in events if entry[2][0] == 11]
@@ -94,15 +101,17 @@ async def test_keys_go_out_as_telephone_events() -> None:
         durations = [int.from_bytes(payload[2:]) for _, _, payload in key]
         assert durations == [160, 320, 480, 640, 800, 800, 800]
         assert [payload[1] >> 7 for _, _, payload in key] == [0, 0, 0, 0, 1, 1, 1]
-    assert (second[0][1] - first[0][1]) & 0xFFFFFFFF == 1_600  # down 100 ms, up 100 ms
+    skipped = 160 * len(tape.skipped_slots)
+    assert 0 <= ((second[0][1] - first[0][1]) & 0xFFFFFFFF) - 1_600 <= skipped  # down 100 ms, up 100 ms
     (mark,) = tape.marks
-    assert (mark.keys, mark.end - mark.start) == (True, 0.22 * RATE_HZ)
+    assert mark.keys
+    assert 0 <= mark.end - mark.start - 0.22 * RATE_HZ <= skipped
     stamps = [timestamp for kind, _, _, timestamp, _ in seen.rtp if kind == 0]
-    assert {(b - a) & 0xFFFFFFFF for a, b in itertools.pairwise(stamps)} == {160, 960}
+    assert sum(((b - a) & 0xFFFFFFFF) >= 960 for a, b in itertools.pairwise(stamps)) >= 2
 
 
 async def test_a_server_without_events_is_no_place_for_keys() -> None:
-    tape, seen = await call(Script(payload="0"), press("1"))
+    tape, seen = await call(Script(payload="0"), script.Press("1"))
     assert tape.log.errors == ["the server takes no telephone-events: keys are not heard there"]
     assert {kind for kind, *_ in seen.rtp} == {0}
 
@@ -243,19 +252,19 @@ async def test_nobody_listens() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    tape = await place_planned_call(CallPlan(f"sip:x@127.0.0.1:{port}", (line(),), rate_hz=RATE_HZ))
+    tape = await place_planned_call(CallPlan(f"sip:x@127.0.0.1:{port}", conversation([line()]), rate_hz=RATE_HZ))
     assert tape.end_cause is EndCause.REFUSED
     assert f"no answer at sip:x@127.0.0.1:{port}" in (tape.problem or "")
 
 
 async def test_turns_at_another_rate_than_the_wires_are_no_call() -> None:
     with pytest.raises(ValueError, match="8000 Hz, not at 24000"):
-        await place_planned_call(CallPlan("sip:h", (line(),)))
+        await place_planned_call(CallPlan("sip:h", conversation([line()])))
 
 
 async def test_ctrl_c_while_it_rings_cancels() -> None:
     async with sip_server(Script(ring_forever=True)) as (url, seen):
-        calling = asyncio.create_task(place_planned_call(CallPlan(url, (line(),), rate_hz=RATE_HZ)))
+        calling = asyncio.create_task(place_planned_call(CallPlan(url, conversation([line()]), rate_hz=RATE_HZ)))
         while "INVITE" not in seen.methods():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)

@@ -13,16 +13,18 @@ from loadtest import webrtc_call, webrtc_signalling
 from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
-from loadtest.script import Turn
+from loadtest.script import Interrupt, Say, conversation
 from tests.listening import listening
 from tests.loadtest.realtime_server import Script
 from tests.loadtest.test_websocket_call import QUICK, line
 from tests.loadtest.webrtc_server import Faults, Heard, webrtc_server
 
 
-async def call(script: Script, *turns: Turn, faults: Faults | None = None, **plan: object) -> tuple[CallTape, Heard]:
+async def call(
+    script: Script, *turns: Say | Interrupt, faults: Faults | None = None, **plan: object
+) -> tuple[CallTape, Heard]:
     async with webrtc_server(script, faults) as (url, heard):
-        tape = await place_planned_call(CallPlan(url, turns, patience=QUICK, **plan))  # type: ignore[arg-type]
+        tape = await place_planned_call(CallPlan(url, conversation(turns), patience=QUICK, **plan))  # type: ignore[arg-type]
     return tape, heard
 
 
@@ -115,7 +117,7 @@ async def test_a_key_beyond_ascii_goes_out_as_utf8() -> None:
 @pytest.mark.parametrize("when", ["ringing", "talking"])
 async def test_a_caller_who_is_interrupted_hangs_up(when: str) -> None:
     async with webrtc_server(Script(replies=(5_000,)), Faults(silent_channel=when == "ringing")) as (url, heard):
-        calling = asyncio.create_task(place_planned_call(CallPlan(url, (line("hello"),))))
+        calling = asyncio.create_task(place_planned_call(CallPlan(url, conversation([line("hello")]))))
         async with asyncio.timeout(20):
             while not (heard.offers if when == "ringing" else heard.frames):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -138,7 +140,7 @@ async def test_a_server_that_answers_a_byte_at_a_time_is_not_waited_for(monkeypa
 
     monkeypatch.setattr(webrtc_signalling, "_ANSWER_S", 0.3)
     async with listening(drip) as port:
-        tape = await place_planned_call(CallPlan(f"http://127.0.0.1:{port}", (line("hello"),)))
+        tape = await place_planned_call(CallPlan(f"http://127.0.0.1:{port}", conversation([line("hello")])))
     assert tape.end_cause is EndCause.REFUSED
     assert tape.problem is not None
     assert "TimeoutError" in tape.problem
@@ -184,7 +186,7 @@ async def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        tape = await place_planned_call(CallPlan(url, (line("hello"),)))
+        tape = await place_planned_call(CallPlan(url, conversation([line("hello")])))
     assert tape.end_cause is EndCause.REFUSED
     assert tape.problem is not None
     assert f"{url}/v1/realtime/calls" in tape.problem

@@ -14,20 +14,22 @@ from loadtest import websocket_call, websocket_link
 from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
-from loadtest.script import Patience, Turn
+from loadtest.script import Interrupt, Line, Patience, Say, conversation
 from tests.loadtest.realtime_server import Script, Seen, realtime_server
+from tests.loadtest.tapes import sent
 
 QUICK = Patience(greeting_ms=200, answer_ms=800, pause_ms=120, stalled_ms=800, agent_turn_ms=3_000)
 
 
-def line(text: str, ms: int = 300, barge_in_after_ms: float | None = None) -> Turn:
+def line(text: str, ms: int = 300, barge_in_after_ms: float | None = None) -> Say | Interrupt:
     wave = 6_000 * np.sin(2 * np.pi * 200 * np.arange(CALL_RATE_HZ * ms // 1000) / CALL_RATE_HZ)
-    return Turn(text, wave.astype(np.int16), float(ms), barge_in_after_ms)
+    said = Line(text, wave.astype(np.int16), float(ms))
+    return Say(said) if barge_in_after_ms is None else Interrupt(said, barge_in_after_ms)
 
 
-async def call(script: Script, *turns: Turn, **plan: object) -> tuple[CallTape, Seen]:
+async def call(script: Script, *turns: Say | Interrupt, **plan: object) -> tuple[CallTape, Seen]:
     async with realtime_server(script) as (url, seen):
-        tape = await place_planned_call(CallPlan(url, turns, patience=QUICK, **plan))  # type: ignore[arg-type]
+        tape = await place_planned_call(CallPlan(url, conversation(turns), patience=QUICK, **plan))  # type: ignore[arg-type]
     return tape, seen
 
 
@@ -52,9 +54,9 @@ async def test_one_turn_is_recorded_on_both_sides_with_its_texts() -> None:
 
 async def test_the_microphone_sends_every_frame_in_order_silence_included() -> None:
     tape, seen = await call(Script(replies=(200,)), line("hello"))
-    sent = np.frombuffer(bytes(seen.audio), dtype="<i2")
-    assert len(sent) >= len(tape.caller) - 3 * CALL_RATE_HZ // 50
-    assert np.array_equal(sent[: len(tape.caller)], tape.caller[: len(sent)])
+    came, recorded = np.frombuffer(bytes(seen.audio), dtype="<i2"), sent(tape)
+    assert len(came) >= len(recorded) - 3 * CALL_RATE_HZ // 50
+    assert np.array_equal(came[: len(recorded)], recorded[: len(came)])
 
 
 async def test_only_what_must_be_set_is_set() -> None:
@@ -160,7 +162,7 @@ async def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"ws://127.0.0.1:{taken.getsockname()[1]}/v1/realtime"
-        tape = await place_planned_call(CallPlan(url, (line("hello"),)))
+        tape = await place_planned_call(CallPlan(url, conversation([line("hello")])))
     assert tape.end_cause is EndCause.REFUSED
     assert tape.problem is not None
     assert url in tape.problem
