@@ -99,7 +99,7 @@ def open_call(
         started_at=datetime.now(UTC),
         direction="inbound" if incoming is None else incoming.direction,
         parties=None if incoming is None else _parties(incoming),
-        trace=gateway.begin_trace(),
+        trace=gateway.begin_trace(asked=incoming is None or incoming.direction == "outbound"),
     )
     try:
         return Call(

@@ -191,7 +191,7 @@ async def place_call(gateway: Gateway, dialler: Dialler | None, asked: Asked) ->
         started_at=datetime.now(UTC),
         direction="outbound",
         parties=Parties(shown_as, destination.number or destination.uri, ""),
-        trace=gateway.begin_trace(),
+        trace=gateway.begin_trace(asked=True),
     )
     record.state = "dialling"
     placed = PlacedCall(record, ticket)

@@ -17,7 +17,7 @@ from gateway.settings import Settings
 from gateway.switchboard import Switchboard
 from gateway.telemetry.history import History, lanes_of
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.traces_context import CallTrace
+from gateway.telemetry.traces_context import CallTrace, asked_in
 from gateway.transports.asterisk.desk import AsteriskDesk
 
 if TYPE_CHECKING:
@@ -64,9 +64,12 @@ class Gateway:
     gate: LoadGate | None = None
     """None: calls are not refused by load."""
 
-    def begin_trace(self) -> CallTrace | None:
-        """For the record of a call that begins; None where calls are not traced."""
-        return self.wires.traces.begin() if self.wires.traces is not None else None
+    def begin_trace(self, *, asked: bool) -> CallTrace | None:
+        """For the record of a call that begins; None where calls are not traced. ``asked``: the request that is being
+        served is for this call."""
+        if self.wires.traces is None:
+            return None
+        return self.wires.traces.begin(asked_in.get() if asked else None)
 
     def lagged(self, lag_s: float) -> None:
         """The event loop was busy for so long."""

@@ -18,7 +18,7 @@ import structlog
 from gateway.records.call_record import CallRecord
 from gateway.settings import ConfigurationError, Settings
 from gateway.state import Gateway
-from gateway.telemetry.traces_context import CallTrace, begin_trace
+from gateway.telemetry.traces_context import CallTrace, TraceParent, begin_trace
 from gateway.telemetry.traces_spans import CallSnapshot, snapshot
 
 _log = structlog.get_logger(__name__)
@@ -67,9 +67,9 @@ class Traces:
         self._thread = threading.Thread(target=self._work, name="traces", daemon=True)
         self._thread.start()
 
-    def begin(self) -> CallTrace:
-        """For the record of a call that begins."""
-        return begin_trace(self._sample_ratio, self._random_bits)
+    def begin(self, parent: TraceParent | None) -> CallTrace:
+        """For the record of a call that begins; ``parent`` is what it was asked for in."""
+        return begin_trace(parent, self._sample_ratio, self._random_bits)
 
     def ended(self, record: CallRecord) -> None:
         """A call is over: its trace is sent, if it is wanted. Never blocks, never raises."""

@@ -41,7 +41,8 @@ class CallTrace:
 
 
 asked_in: ContextVar[TraceParent | None] = ContextVar("asked_in", default=None)
-"""The trace of the request that is being served; tasks that it starts have it, too."""
+"""The trace of the request that is being served; tasks that it starts have it, too. So has what is kept beyond it, such
+as a connection: it is for the call that was asked for, and no other."""
 
 
 def parse_traceparent(values: Sequence[str]) -> TraceParent | None:
@@ -59,10 +60,9 @@ def parse_traceparent(values: Sequence[str]) -> TraceParent | None:
     return parent if parent.trace_id and parent.span_id else None
 
 
-def begin_trace(ratio: float, random_bits: Callable[[int], int]) -> CallTrace:
+def begin_trace(parent: TraceParent | None, ratio: float, random_bits: Callable[[int], int]) -> CallTrace:
     """A call begins: in the trace of what it was asked in, else in a new one, of which ``ratio`` are sampled, by the
     lower half of the id (as OpenTelemetry's ``TraceIdRatioBased`` does, so that services agree)."""
-    parent = asked_in.get()
     span_id = _nonzero(random_bits, 64)
     if parent is not None:
         return CallTrace(parent.trace_id, span_id, parent.sampled, parent)

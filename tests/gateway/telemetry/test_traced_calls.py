@@ -9,11 +9,16 @@ import threading
 import httpx
 from pydantic import SecretStr
 
+from gateway.outbound import DialFailed
+from gateway.outbound_settings import OutboundSettings
 from gateway.settings import Settings
+from gateway.state import Gateway
+from gateway.telemetry.traces_context import TraceParent, asked_in
 from gateway.telemetry_settings import TelemetrySettings
 from tests.e2e.wire import dialled, tone
+from tests.gateway.fake_dialler import FakeDialler
 from tests.gateway.telemetry.collector import attributes, collector
-from tests.serving import served
+from tests.serving import eventually, served
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 IN_TRACE = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -71,6 +76,44 @@ async def test_only_whoever_has_the_key_decides_what_is_sampled() -> None:
                     await wire.expect("session.created")
         assert len(there.named("call")) == 1
         assert there.named("call")[0].trace_id.hex() == TRACE
+
+
+async def test_a_placed_call_is_in_the_trace_of_whoever_placed_it() -> None:
+    with collector() as there:
+        told = Settings(
+            preset="null",
+            key=SecretStr("sesame"),
+            outbound=OutboundSettings(enabled=True, allow=("pbx.example.com",)),
+            telemetry=TelemetrySettings(otlp_endpoint=there.url),
+        )
+        diallers: dict[int, FakeDialler] = {}
+
+        def dialler(gateway: Gateway) -> FakeDialler:
+            return diallers.setdefault(0, FakeDialler(gateway))
+
+        async with served(settings=told, dialler=dialler) as here, httpx.AsyncClient(headers=KEY) as client:
+            body = {"to": "sip:bob@pbx.example.com"}
+            placed = await client.post(f"{here.url}/v1/calls", json=body, headers=IN_TRACE)
+            assert placed.status_code == 201
+            await eventually(lambda: diallers[0].outcomes)
+            diallers[0].outcomes[0].set_result(DialFailed("unreachable"))
+            await here.empty()
+        call = there.named("call")[0]
+        assert call.trace_id.hex() == TRACE
+        assert attributes(call.attributes)["error.type"] == "unreachable"
+        assert "bob" not in str(there.requests)
+
+
+async def test_what_a_request_leaves_behind_is_not_of_its_trace() -> None:
+    """A connection that was opened to place a call has the context of that, also when somebody calls by it."""
+    with collector() as there:
+        async with served(settings=settings(there.url)) as here:
+            token = asked_in.set(TraceParent(1, 2, True))
+            asked, not_asked = (here.gateway.begin_trace(asked=asked) for asked in (True, False))
+            asked_in.reset(token)
+    assert asked is not None
+    assert not_asked is not None
+    assert (asked.trace_id, not_asked.parent) == (1, None)
 
 
 async def test_a_collector_that_hangs_disturbs_no_call_and_no_stop() -> None:

@@ -16,7 +16,7 @@ import pytest
 from gateway.records.call_record import CallRecord
 from gateway.settings import ConfigurationError, Settings
 from gateway.telemetry.traces import MAX_WAITING, Traces, check_telemetry
-from gateway.telemetry.traces_context import CallTrace, TraceParent, asked_in
+from gateway.telemetry.traces_context import CallTrace, TraceParent
 from gateway.telemetry.traces_otlp import OtlpExporter
 from gateway.telemetry.traces_spans import CallSnapshot
 from gateway.telemetry_settings import TelemetrySettings
@@ -69,8 +69,10 @@ class Rig:
         with self._counted:
             assert self._counted.wait_for(lambda: self.counts.total() >= total, WAIT_S), self.counts
 
-    def call(self, call_id: str, cause: str = "caller_hung_up", *turns: TurnTimes) -> CallTrace:
-        trace = self.traces.begin()
+    def call(
+        self, call_id: str, cause: str = "caller_hung_up", *turns: TurnTimes, parent: TraceParent | None = None
+    ) -> CallTrace:
+        trace = self.traces.begin(parent)
         record = CallRecord(id=call_id, transport="websocket", agent=None, started_at=STARTED, trace=trace)
         for turn in turns:
             record.turn(turn)
@@ -140,9 +142,7 @@ def test_of_calls_that_are_not_sampled_those_with_a_fault_are_sent() -> None:
         rig.call("fine")
         rig.call("broken", "internal_error")
         rig.call("apologised", "caller_hung_up", TurnTimes("r", 1, False, failure="engine_failed", at_ms=1.0))
-        token = asked_in.set(TraceParent(1, 2, False))
-        rig.call("unwanted", "internal_error")
-        asked_in.reset(token)
+        rig.call("unwanted", "internal_error", parent=TraceParent(1, 2, False))
     assert exporter.calls == ["broken", "apologised"]
 
 
@@ -181,9 +181,7 @@ def test_a_collector_gets_spans_that_belong_together() -> None:
         )
         with rigged(exporter) as rig:
             alone = rig.call("call_1", "caller_hung_up", TURN)
-            token = asked_in.set(parent)
-            within = rig.call("call_2", "internal_error", TURN)
-            asked_in.reset(token)
+            within = rig.call("call_2", "internal_error", TURN, parent=parent)
     assert set(there.paths) == {"/v1/traces"}
     assert there.headers[0]["x-key"] == "sesame"
     assert there.headers[0]["content-type"] == "application/x-protobuf"

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gateway.telemetry.traces_context import TraceParent, asked_in, begin_trace, parse_traceparent
+from gateway.telemetry.traces_context import TraceParent, begin_trace, parse_traceparent
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = TraceParent(int(TRACE, 16), int(SPAN, 16), True)
@@ -40,24 +40,20 @@ def test_one_header_is_taken_and_no_more() -> None:
 
 def test_a_call_of_nobodys_trace_begins_its_own_and_so_many_are_sampled() -> None:
     dice = random.Random(5)
-    traces = [begin_trace(0.25, dice.getrandbits) for _ in range(4_000)]
+    traces = [begin_trace(None, 0.25, dice.getrandbits) for _ in range(4_000)]
     assert len({trace.trace_id for trace in traces}) == 4_000
     assert all(trace.trace_id and trace.span_id and trace.parent is None for trace in traces)
     assert 900 < sum(trace.sampled for trace in traces) < 1_100
-    assert all(begin_trace(1.0, dice.getrandbits).sampled for _ in range(100))
-    assert not any(begin_trace(0.0, dice.getrandbits).sampled for _ in range(100))
-    assert not begin_trace(0.0, lambda _: 0).sampled, "an id is never zero"
+    assert all(begin_trace(None, 1.0, dice.getrandbits).sampled for _ in range(100))
+    assert not any(begin_trace(None, 0.0, dice.getrandbits).sampled for _ in range(100))
+    assert not begin_trace(None, 0.0, lambda _: 0).sampled, "an id is never zero"
 
 
 @pytest.mark.parametrize("sampled", [True, False])
 def test_a_call_that_was_asked_for_in_a_trace_is_part_of_it_and_sampled_as_it_is(sampled: bool) -> None:
     parent = TraceParent(PARENT.trace_id, PARENT.span_id, sampled)
-    token = asked_in.set(parent)
-    try:
-        for ratio in (0.0, 1.0):
-            trace = begin_trace(ratio, random.Random(5).getrandbits)
-            assert (trace.trace_id, trace.sampled, trace.parent) == (PARENT.trace_id, sampled, parent)
-            assert trace.span_id != PARENT.span_id
-            assert trace.hex_id == TRACE
-    finally:
-        asked_in.reset(token)
+    for ratio in (0.0, 1.0):
+        trace = begin_trace(parent, ratio, random.Random(5).getrandbits)
+        assert (trace.trace_id, trace.sampled, trace.parent) == (PARENT.trace_id, sampled, parent)
+        assert trace.span_id != PARENT.span_id
+        assert trace.hex_id == TRACE
