@@ -196,6 +196,9 @@ class Switchboard:
         self._health = health
         self._closed_by = closed_by
         self._unconnected = Unconnected(max_calls)
+        self._turns = asyncio.Lock()
+        """Of many calls that come at once one is set up at a time, the loop seeing to everything else in between: no
+        frame of the calls that are up waits for all of them."""
         self._admitted: set[Admission] = set()
         self._calls: dict[str, LiveCall] = {}
         self._placed: dict[str, PlacedCall] = {}
@@ -238,6 +241,12 @@ class Switchboard:
         self._admitted.add(admission)
         self._observer.admitted()
         self._empty.clear()
+        try:
+            async with self._turns:
+                await asyncio.sleep(0)
+        except BaseException:
+            self._leave(admission)
+            raise
         return admission
 
     async def _take_place(self) -> None:

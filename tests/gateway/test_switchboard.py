@@ -20,6 +20,7 @@ from gateway.switchboard import (
     Refused,
     Switchboard,
 )
+from tests.loop_turns import Others, others
 from tests.virtual_time import virtual
 
 
@@ -156,6 +157,40 @@ async def test_calls_are_listed_while_they_live_and_kept_when_they_end() -> None
         assert switchboard.find("call_7_9") is None
     assert list(switchboard.calls()) == []
     assert ledger.counted == ledger.kept == ["call_7_1", "call_7_0"]
+
+
+async def test_calls_that_come_at_once_are_set_up_one_after_another_with_a_turn_for_everybody_else_between() -> None:
+    switchboard = board(12)
+    admitted_in: list[int] = []
+    refused_in: list[int] = []
+
+    async def come(counted: Others) -> None:
+        try:
+            with await switchboard.admit():
+                admitted_in.append(counted.turns)
+                await asyncio.sleep(0.01)
+        except Busy:
+            refused_in.append(counted.turns)
+
+    async with others() as counted:
+        await asyncio.gather(*(come(counted) for _ in range(14)))
+    assert admitted_in == sorted(set(admitted_in))
+    assert len(admitted_in) == 12
+    assert len(refused_in) == 2
+    assert max(refused_in) <= min(admitted_in), "who is refused waits for nobody"
+    assert switchboard.live == 0
+
+
+async def test_who_gives_up_before_its_turn_leaves_its_place() -> None:
+    switchboard = board(3)
+    coming = [asyncio.create_task(switchboard.admit()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert switchboard.live == 3
+    coming[1].cancel()
+    with await coming[0], await coming[2]:
+        assert switchboard.live == 2
+    assert switchboard.live == 0
+    assert coming[1].cancelled()
 
 
 async def test_a_call_that_was_never_registered_leaves_no_record() -> None:
