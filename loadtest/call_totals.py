@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from loadtest.outcome import CallOutcome, Fate, TurnOutcome, was_cut
 from loadtest.percentiles import nearest_rank, percentiles_of
 from loadtest.run_report import CallCounts, CrossTalk, Latencies, MediaTotals, Mos, Selectivity, TurnTaking
-from loadtest.turn_taking import ON_TIME_FROM_MS, ON_TIME_UNTIL_MS, turn_score
+from loadtest.turn_taking import EARLY_MS, LATE_MS, turn_score
 
 MAX_NUMBERS = 100
 MAX_PROBLEMS = 20
@@ -103,19 +103,15 @@ def turn_taking(outcomes: Sequence[CallOutcome]) -> TurnTaking:
     turns = [turn for outcome in outcomes if outcome.answered_s is not None for turn in _wanting_answer(outcome)]
     if not turns:
         return TurnTaking()
-    waits = [_latency_ms(turn) for turn in turns]
-    heard = [wait for wait in waits if wait is not None]
-    scores = [
-        turn_score(wait, turn.stop_ms if turn.kind == "interrupt" else None)
-        for turn, wait in zip(turns, waits, strict=True)
-    ]
+    heard = [turn.voice_to_voice_ms for turn in turns if turn.voice_to_voice_ms is not None]
     return TurnTaking(
-        score=sum(scores) / len(scores),
+        score=sum(turn_score(turn) for turn in turns) / len(turns),
         turns=len(turns),
-        early=sum(wait < ON_TIME_FROM_MS for wait in heard),
-        on_time=sum(ON_TIME_FROM_MS <= wait <= ON_TIME_UNTIL_MS for wait in heard),
-        late=sum(wait > ON_TIME_UNTIL_MS for wait in heard),
+        early=sum(wait < EARLY_MS for wait in heard),
+        on_time=sum(EARLY_MS <= wait < LATE_MS for wait in heard),
+        late=sum(wait >= LATE_MS for wait in heard),
         silent=len(turns) - len(heard),
+        cut_in=sum(turn.cut_ins > 0 for turn in turns),
     )
 
 
@@ -154,8 +150,3 @@ def _wanting_answer(outcome: CallOutcome) -> Iterator[TurnOutcome]:
         last = index == len(outcome.turns) - 1
         if turn.answer_expected and not (last and cut_short and turn.voice_to_voice_ms is None):
             yield turn
-
-
-def _latency_ms(turn: TurnOutcome) -> float | None:
-    """Negative where the agent began in the caller's line."""
-    return turn.voice_to_voice_ms if turn.cut_in_ms is None else -turn.cut_in_ms

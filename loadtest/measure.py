@@ -68,8 +68,10 @@ class TurnTiming:
     agent: Span
     talked_on_ms: float | None = None
     """Interruptions with a ``stop_ms``: what the agent said after that silence which can't be an answer yet."""
+    cut_ins: int = 0
+    """How often the agent began to speak while the caller spoke its line."""
     cut_in_ms: float | None = None
-    """How long before the caller's end the agent began to talk into its line, if it did."""
+    """How long it talked over the caller then, in all."""
 
 
 def voiced_spans(pcm: Pcm16, rate_hz: int, join_ms: float = SILENCE_MS) -> list[Span]:
@@ -133,7 +135,8 @@ def measure_turns(caller: Pcm16, agent: Pcm16, rate_hz: int, marks: Sequence[Tur
 def _timing(mark: TurnMark, speech: Span, until: int, spans: Sequence[Span], rate_hz: int) -> TurnTiming:
     ms = 1000.0 / rate_hz
     stopped = _cut_span(speech, spans) if mark.kind == "interrupt" else None
-    cut_in = None if mark.kind == "interrupt" else next((s for s in spans if speech.start < s.start < speech.end), None)
+    # An interrupted agent may come back within the line: that is talking on.
+    begun = [] if mark.kind == "interrupt" else [s for s in spans if speech.start < s.start < speech.end]
     answer_from = speech.end
     talked_on_ms: float | None = None
     if stopped is not None:
@@ -147,7 +150,8 @@ def _timing(mark: TurnMark, speech: Span, until: int, spans: Sequence[Span], rat
         stop_ms=None if stopped is None else (stopped.end - speech.start) * ms,
         agent=Span(begin, until),
         talked_on_ms=talked_on_ms,
-        cut_in_ms=None if cut_in is None else (speech.end - cut_in.start) * ms,
+        cut_ins=len(begun),
+        cut_in_ms=sum(min(s.end, speech.end) - s.start for s in begun) * ms if begun else None,
     )
 
 

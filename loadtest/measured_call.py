@@ -166,6 +166,7 @@ def _turn(tape: CallTape, index: int, timing: TurnTiming, codes: Sequence[HeardC
         voice_to_voice_ms=timing.voice_to_voice_ms,
         stop_ms=stop_ms,
         talked_on_ms=timing.talked_on_ms,
+        cut_ins=timing.cut_ins,
         cut_in_ms=timing.cut_in_ms,
         late_frames=sum(mark.start <= late * slot < until for late in tape.late_slots),
     )
@@ -247,11 +248,11 @@ def _faults(outcome: CallOutcome, expect: Expectations, tape: CallTape) -> Itera
 def _turn_faults(outcome: CallOutcome, index: int, expect: Expectations, tape: CallTape) -> Iterator[Fault]:
     turn, last = outcome.turns[index], index == len(outcome.turns) - 1
     cut_short = last and outcome.fate in (Fate.DROPPED, Fate.ABANDONED, Fate.LEFT)
-    if turn.answer_expected and turn.voice_to_voice_ms is None:
+    if turn.answer_expected and turn.voice_to_voice_ms is None and not turn.cut_ins:
         waited_ms = (len(tape.agent) - tape.marks[index].end) * 1000.0 / tape.rate_hz
         if not cut_short or _over(waited_ms, expect.answer_within_ms):
             yield Fault.NO_ANSWER
-    elif turn.answer_expected:
+    elif turn.answer_expected and turn.voice_to_voice_ms is not None:
         if _over(turn.voice_to_voice_ms, expect.answer_within_ms):
             yield Fault.SLOW_ANSWER
         missing = expect.codes and turn.code is not None and turn.code not in turn.heard_codes
@@ -262,7 +263,7 @@ def _turn_faults(outcome: CallOutcome, index: int, expect: Expectations, tape: C
             yield Fault.SLOW_STOP
         if _over(turn.talked_on_ms, TALKED_ON_MS):
             yield Fault.TALKED_ON
-    if turn.cut_in_ms is not None:
+    if turn.cut_ins:
         yield Fault.CUT_IN
 
 

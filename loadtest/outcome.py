@@ -86,8 +86,10 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     silence. Of a backchannel it should be None."""
     talked_on_ms: float | None = None
     """Interruptions: what the agent said after its first silence of 200 ms that belongs to the reply that was cut."""
+    cut_ins: int = 0
+    """How often the agent began to speak while the caller spoke its line."""
     cut_in_ms: float | None = None
-    """How long before the caller's end the agent began to talk into its line, if it did."""
+    """How long it talked over the caller then, in all."""
     late_frames: int = 0
 
 

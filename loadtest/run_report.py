@@ -128,11 +128,14 @@ class TurnTaking(msgspec.Struct, frozen=True, kw_only=True):
     """The mean over turns, 0 to 1."""
     turns: int = 0
     early: int = 0
-    """Below 500 ms, negative included: the agent talked into the caller, or all but."""
+    """Answers after less than 200 ms."""
     on_time: int = 0
     late: int = 0
+    """From 2750 ms on."""
     silent: int = 0
-    """No answer: these score 0."""
+    """No answer after the caller's end."""
+    cut_in: int = 0
+    """Turns in which the agent began to speak while the caller spoke."""
 
 
 class Mos(msgspec.Struct, frozen=True, kw_only=True):

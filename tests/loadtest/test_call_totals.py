@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from loadtest.call_totals import (
     call_counts,
     cross_talk,
@@ -106,14 +108,15 @@ def test_selectivity_is_of_backchannels_alone() -> None:
 def test_turn_taking_scores_every_turn_that_wants_an_answer() -> None:
     turns = (
         turn(voice_to_voice_ms=1_000.0),  # 1
-        turn(voice_to_voice_ms=250.0),  # 0.75
-        turn(voice_to_voice_ms=800.0, cut_in_ms=500.0),  # 0
-        turn("interrupt", voice_to_voice_ms=2_750.0, stop_ms=400.0),  # 0.5
+        turn(voice_to_voice_ms=100.0),  # 0.6
+        turn(voice_to_voice_ms=800.0, cut_ins=1, cut_in_ms=1_000.0),  # 0.25
+        turn("interrupt", voice_to_voice_ms=2_750.0, stop_ms=400.0),  # 0.8
         turn(answer_expected=False),
         turn(),  # 0
     )
     found = turn_taking([outcome(0, turns=turns)])
-    assert found == TurnTaking(score=2.25 / 5, turns=5, early=2, on_time=1, late=1, silent=1)
+    assert found.score == pytest.approx(2.65 / 5)
+    assert (found.turns, found.early, found.on_time, found.late, found.silent, found.cut_in) == (5, 1, 2, 1, 1, 1)
 
 
 def test_a_dropped_calls_last_turn_is_no_silence_of_the_agents() -> None:

@@ -168,7 +168,8 @@ def test_an_agent_that_talks_into_the_line_is_caught() -> None:
     tracks.says(500, tone(2_000))
     tracks.answers(2_100, tone(1_000))
     call = measured(tracks.tape())
-    assert "cut_in" in call.faults
+    assert call.faults == ("cut_in",)
+    assert call.turns[0].cut_ins == 1
     assert call.turns[0].cut_in_ms == pytest.approx(400, abs=5)
 
 
