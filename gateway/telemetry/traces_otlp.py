@@ -38,8 +38,8 @@ from gateway.telemetry.traces_spans import CallSnapshot, SpanPlan, spans_of
 
 TIMEOUT_S = 10.0
 """For one request, with its retries."""
-MAX_REQUEST_SPANS = 128
-PAUSE_SPANS = 32
+MAX_REQUEST_SPANS = 64
+PAUSE_SPANS = 16
 PAUSE_S = 0.0005
 """After so many spans others get to run: what a thread computes, the audio of calls waits for."""
 
