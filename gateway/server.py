@@ -61,8 +61,8 @@ class StartError(Exception):
 
 
 def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
-    """Serve until told to stop. ``announce`` gets a line once calls are taken, and one before it if engines are fakes.
-    Raises :class:`ConfigurationError`, :class:`StartError` or the engines' own error."""
+    """Serve until told to stop. ``announce`` is told where once calls are taken, and in a second line of engines that are
+    fakes. Raises :class:`ConfigurationError`, :class:`StartError` or the engines' own error."""
     check_listening(settings)
     with (
         listening_socket(settings.host, settings.port) as listener,
@@ -224,9 +224,9 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
                 server.should_exit = True
             elif app.state.gateway is not None:
                 _settle_memory()
-                if notice := app.state.gateway.notice:
-                    announce(notice)
-                announce(f"Listening on {url_of(listener, settings)}")
+                announce(
+                    "\n".join(filter(None, (f"Listening on {url_of(listener, settings)}", app.state.gateway.notice)))
+                )
 
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stopping.on_signal)

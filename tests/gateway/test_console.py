@@ -102,6 +102,7 @@ async def test_first_all_then_what_changes() -> None:
                 "limit": 8,
                 "overload": 0,
                 "preset": "null",
+                "notice": here.gateway.notice,
                 "drain_s": 30.0,
             }
             (row,) = told["calls"]

@@ -25,6 +25,7 @@ from websockets.sync.connection import Connection
 from engines.api import EngineError
 from engines.registry import BACKENDS, BackendSpec
 from gateway.engine_settings import EngineSettings
+from gateway.null_settings import NullSettings
 from gateway.server import StartError, listening_socket, serve
 from gateway.settings import ConfigurationError, Settings
 
@@ -113,7 +114,7 @@ def test_it_says_where_it_listens_and_stops_with_zero(start: Callable[..., Proce
     for _ in range(3):
         process = start()
         url = process.url()
-        assert get(url + "/readyz") == {"status": "ready"}
+        assert get(url + "/readyz")["status"] == "ready"
         process.signal(number)
         assert process.exit_code() == 0
 
@@ -223,7 +224,7 @@ def test_over_tls_with_a_key(start: Callable[..., Process], tmp_path: Path) -> N
     assert url.startswith("https://0.0.0.0:")
     url = url.replace("0.0.0.0", "127.0.0.1")
     trusting = ssl.create_default_context(cafile=str(cert))
-    assert get(url + "/readyz", context=trusting) == {"status": "ready"}
+    assert get(url + "/readyz", context=trusting)["status"] == "ready"
     protocols: Any = ["realtime", "openai-insecure-api-key.sesame"]
     with dial(url, ssl=trusting, subprotocols=protocols) as call:
         assert call.subprotocol == "realtime"
@@ -240,8 +241,11 @@ def test_in_process_it_serves_until_told_to_stop() -> None:
         said.append(line)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    serve(Settings(preset="null", port=0), announce=announce)
-    assert len(said) == 1
+    serve(Settings(preset="null", port=0, null=NullSettings(tts_ms=50)), announce=announce)
+    (where, fakes) = "".join(said).split("\n")
+    assert where.startswith("Listening on http")
+    assert fakes.startswith("FAKE engines (vad, turn, stt, llm, tts)")
+    assert "tts 50 ms" in fakes
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

@@ -106,6 +106,7 @@ async def test_agents_are_told_without_how_they_are_instructed() -> None:
     rows = {row["name"]: row for row in response.json()["data"]}
     assert rows["anna"] == {"name": "anna", "greeting": "Hello.", "language": "en"}
     assert "default" in rows
+    assert response.json()["notice"].startswith("FAKE engines")
 
 
 async def test_without_the_call_page_there_are_only_the_files() -> None:

@@ -4,6 +4,7 @@ import { ask, askJson } from "../asking.js";
 
 /**
  * @typedef {{name: string, greeting: string, language: string}} Agent
+ * @typedef {{agents: Agent[], notice: string}} Callable `notice`: what a caller should know of this gateway, or ""
  * @typedef {{value: string, iceServers: RTCIceServer[]}} Secret
  */
 
@@ -13,11 +14,12 @@ const CALLS = "/v1/realtime/calls";
 /**
  * @param {string | null} key
  * @param {AbortSignal} [signal]
- * @returns {Promise<Agent[]>}
+ * @returns {Promise<Callable>}
  * @throws {import("../asking.js").Refusal}
  */
 export async function listAgents(key, signal) {
-  return (await askJson("/v1/agents", key, { signal })).data ?? [];
+  const { data, notice } = await askJson("/v1/agents", key, { signal });
+  return { agents: data ?? [], notice: notice ?? "" };
 }
 
 /**

@@ -6,13 +6,13 @@ import { byId, setText } from "./dom.js";
 import { listAgents } from "./gateway.js";
 import { messageOf } from "./messages.js";
 
-/** @typedef {import("./gateway.js").Agent} Agent */
+/** @typedef {import("./gateway.js").Callable} Callable */
 
 export const [accessKey, setAccessKey] = keptKey("offhook.key");
 
 /**
  * Come in: with the key of this tab, or none where none is needed, or the one a person types.
- * @param {{open: () => void, done: (agents: Agent[]) => void, failed: (refusal: Refusal) => void}} show
+ * @param {{open: () => void, done: (found: Callable) => void, failed: (refusal: Refusal) => void}} show
  *   `open` shows the form
  */
 export async function comeIn(show) {
@@ -47,11 +47,11 @@ function openForm(show, why) {
     if (key === "") return input.focus();
     button.disabled = true;
     try {
-      const agents = await listAgents(key);
+      const found = await listAgents(key);
       setAccessKey(key);
       input.value = "";
       complain("");
-      show.done(agents);
+      show.done(found);
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       const { title, text } = messageOf(error.code, error);

@@ -4,7 +4,7 @@ import { wantsKey } from "../asking.js";
 import { recall, remember } from "../storage.js";
 import { Call } from "./call.js";
 import { Devices } from "./devices.js";
-import { byId, element } from "./dom.js";
+import { byId, element, setText } from "./dom.js";
 import { Keypad } from "./keypad.js";
 import { accessKey, comeIn, setAccessKey } from "./login.js";
 import { messageOf } from "./messages.js";
@@ -187,9 +187,11 @@ function showChosen() {
   phone.show(state, { turns: transcript.turns });
 }
 
-/** @param {Agent[]} found */
+/** @param {import("./gateway.js").Callable} found */
 function ready(found) {
-  agents = found;
+  agents = found.agents;
+  setText(byId("gateway-notice"), found.notice);
+  byId("gateway-notice").hidden = found.notice === "";
   const wanted = PARAMETERS.get("agent") ?? recall("agent");
   agentSelect.replaceChildren(...agents.map((agent) => element("option", { value: agent.name }, displayName(agent))));
   if (agents.some(({ name }) => name === wanted)) agentSelect.value = wanted ?? "";
