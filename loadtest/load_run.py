@@ -13,7 +13,8 @@ from loadtest.capacity import Climb, Held, held
 from loadtest.machine import load_average, this_machine
 from loadtest.progress import Progress
 from loadtest.run import Interruption, run_load
-from loadtest.run_options import RunOptions, addresses_of, metrics_of, plan_run
+from loadtest.run_options import RunOptions
+from loadtest.run_planning import addresses_of, metrics_of, plan_run
 from loadtest.run_report import Knee, Level, RunReport
 from loadtest.scenario import Scenario
 from loadtest.server_readings import ServerWatch

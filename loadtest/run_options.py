@@ -1,24 +1,13 @@
-"""What somebody asked for, and the run that comes of it: the scenario's own numbers where nothing else was said."""
+"""What somebody asked a load test for."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from loadtest.address import CallAddress, call_address
-from loadtest.arrivals import most_at_once, plan_arrivals
-from loadtest.generator_messages import Job
-from loadtest.generators import processes_for
-from loadtest.run import RunPlan
-from loadtest.scenario import Scenario
-from loadtest.scenario_file import find_scenario
-from loadtest.server_readings import metrics_url
-
 METRICS_OFF: Literal["off"] = "off"
-MAX_URLS = 16
 
 
 class RunUsageError(Exception):
@@ -27,22 +16,33 @@ class RunUsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """None: as the scenario has it, or as is best. ``metrics`` is a URL, or :data:`METRICS_OFF`; None: where a server
-    that is called so would have it. ``codes``: None: where the server says that its engines are fakes."""
+    """None: as the scenario has it, or as is best. ``pin``: the callers' cores, with commas between. ``metrics`` is a
+    URL, or :data:`METRICS_OFF`; None: where a server that is called so would have it. ``codes``: None: where the server
+    says that its engines are fakes."""
 
     scenario: str
     urls: tuple[str, ...]
     agent: str | None = None
-    key: str | None = None
+    key: str | None = field(default=None, repr=False)
     calls: int | None = None
     ramp_s: float | None = None
     for_s: float | None = None
     seed: int = 1
     processes: int | None = None
-    cores: tuple[int, ...] = ()
+    pin: str | None = None
     metrics: str | None = None
     codes: bool | None = None
     keep: int = 6
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """Raises :class:`RunUsageError`."""
+        if self.pin is None:
+            return ()
+        try:
+            return tuple(int(core) for core in self.pin.split(","))
+        except ValueError:
+            raise RunUsageError(f"cores are numbers with commas between, not {self.pin}") from None
 
     def named(self) -> Mapping[str, str | int | float | bool | None]:
         """For the report; without the key."""
@@ -52,68 +52,28 @@ class RunOptions:
             "for_s": self.for_s,
             "agent": self.agent,
             "processes": self.processes,
-            "pin": ",".join(map(str, self.cores)) or None,
+            "pin": self.pin,
             "metrics": self.metrics,
             "codes": self.codes,
         }
 
 
-def addresses_of(options: RunOptions, scenario: Scenario) -> tuple[CallAddress, ...]:
-    """Where the calls go. Raises :class:`RunUsageError` and :class:`~loadtest.scenario_file.ScenarioError`."""
-    if not 1 <= len(options.urls) <= MAX_URLS:
-        raise RunUsageError(f"a run needs the URL of a server, or up to {MAX_URLS} of them")
-    try:
-        addresses = tuple(call_address(url, options.agent) for url in options.urls)
-    except ValueError as error:
-        raise RunUsageError(str(error)) from error
-    for address in addresses:
-        scenario.check(address.transport)
-    return addresses
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """Where the report goes, and what it is compared with. ``json``: :data:`STDOUT` is standard output."""
+
+    json: Path | None = None
+    html: Path | None = None
+    baseline: Path | None = None
+    quiet: bool = False
 
 
-def metrics_of(options: RunOptions, addresses: tuple[CallAddress, ...]) -> str | None:
-    """Where the server tells of itself, if that is known and wanted."""
-    if options.metrics == METRICS_OFF:
-        return None
-    known = (metrics_url(address) for address in addresses)
-    return options.metrics or next((url for url in known if url is not None), None)
+@dataclass(frozen=True, slots=True)
+class ClimbOptions:
+    """Of ``--find-capacity``: levels, in calls at once. ``start``: None: one."""
+
+    start: int | None = None
+    most: int = 10_000
 
 
-def plan_run(
-    options: RunOptions, scenario: Scenario, *, calls: int | None = None, codes: bool, recordings: Path
-) -> RunPlan:
-    """``calls`` at once in place of what was asked for. Raises as :func:`addresses_of`."""
-    addresses = addresses_of(options, scenario)
-    arrivals = scenario.arrivals
-    try:
-        planned = plan_arrivals(
-            arrivals.pattern,
-            calls=calls or options.calls or arrivals.calls,
-            ramp_s=arrivals.ramp_s if options.ramp_s is None else options.ramp_s,
-            hold_s=options.for_s or arrivals.for_s,
-            length_s=scenario.length_s,
-            jitter=scenario.jitter,
-            every_s=arrivals.every_s,
-            seed=options.seed,
-        )
-    except ValueError as error:
-        raise RunUsageError(str(error)) from error
-    processes = options.processes or processes_for(
-        [address.transport for address in addresses],
-        most_at_once(planned),
-        impaired=scenario.packets() is not None,
-        cores=len(options.cores) or os.cpu_count(),
-    )
-    job = Job(
-        name=scenario.name,
-        scenario=str(find_scenario(options.scenario).resolve()),
-        seed=options.seed,
-        urls=options.urls,
-        agent=options.agent,
-        key=options.key,
-        codes=codes,
-        recordings=str(recordings),
-        keep=options.keep,
-        cores=options.cores,
-    )
-    return RunPlan(job, planned, min(processes, len(planned)), metrics_of(options, addresses))
+STDOUT = Path("-")

@@ -1,0 +1,79 @@
+"""From what somebody asked for to the plan of a run: the scenario's own numbers where nothing else was said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from loadtest.address import CallAddress, call_address
+from loadtest.arrivals import most_at_once, plan_arrivals
+from loadtest.generator_messages import Job
+from loadtest.generators import processes_for
+from loadtest.run import RunPlan
+from loadtest.run_options import METRICS_OFF, RunOptions, RunUsageError
+from loadtest.scenario import Scenario
+from loadtest.scenario_file import find_scenario
+from loadtest.server_readings import metrics_url
+
+MAX_URLS = 16
+
+
+def addresses_of(options: RunOptions, scenario: Scenario) -> tuple[CallAddress, ...]:
+    """Where the calls go. Raises :class:`RunUsageError` and :class:`~loadtest.scenario_file.ScenarioError`."""
+    if not 1 <= len(options.urls) <= MAX_URLS:
+        raise RunUsageError(f"a run needs the URL of a server, or up to {MAX_URLS} of them")
+    try:
+        addresses = tuple(call_address(url, options.agent) for url in options.urls)
+    except ValueError as error:
+        raise RunUsageError(str(error)) from error
+    for address in addresses:
+        scenario.check(address.transport)
+    return addresses
+
+
+def metrics_of(options: RunOptions, addresses: tuple[CallAddress, ...]) -> str | None:
+    """Where the server tells of itself, if that is known and wanted."""
+    if options.metrics == METRICS_OFF:
+        return None
+    known = (metrics_url(address) for address in addresses)
+    return options.metrics or next((url for url in known if url is not None), None)
+
+
+def plan_run(
+    options: RunOptions, scenario: Scenario, *, calls: int | None = None, codes: bool, recordings: Path
+) -> RunPlan:
+    """``calls`` at once in place of what was asked for. Raises as :func:`addresses_of`."""
+    addresses = addresses_of(options, scenario)
+    arrivals = scenario.arrivals
+    try:
+        planned = plan_arrivals(
+            arrivals.pattern,
+            calls=calls or options.calls or arrivals.calls,
+            ramp_s=arrivals.ramp_s if options.ramp_s is None else options.ramp_s,
+            hold_s=options.for_s or arrivals.for_s,
+            length_s=scenario.length_s,
+            jitter=scenario.jitter,
+            every_s=arrivals.every_s,
+            seed=options.seed,
+        )
+    except ValueError as error:
+        raise RunUsageError(str(error)) from error
+    processes = options.processes or processes_for(
+        [address.transport for address in addresses],
+        most_at_once(planned),
+        impaired=scenario.packets() is not None,
+        cores=len(options.cores) or os.cpu_count(),
+    )
+    job = Job(
+        name=scenario.name,
+        scenario=str(find_scenario(options.scenario).resolve()),
+        seed=options.seed,
+        urls=options.urls,
+        agent=options.agent,
+        key=options.key,
+        codes=codes,
+        recordings=str(recordings),
+        keep=options.keep,
+        cores=options.cores,
+    )
+    return RunPlan(job, planned, min(processes, len(planned)), metrics_of(options, addresses))
