@@ -61,8 +61,8 @@ class StartError(Exception):
 
 
 def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
-    """Serve until told to stop. ``announce`` is told where once calls are taken, and in a second line of engines that are
-    fakes. Raises :class:`ConfigurationError`, :class:`StartError` or the engines' own error."""
+    """Serve until told to stop. ``announce`` gets a line once calls are taken, and a second one in the same breath if
+    engines are fakes. Raises :class:`ConfigurationError`, :class:`StartError` or the engines' own error."""
     check_listening(settings)
     with (
         listening_socket(settings.host, settings.port) as listener,
