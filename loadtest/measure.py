@@ -28,6 +28,9 @@ SILENCE_MS = 200
 HELD_MS = 1_500.0
 """At a backchannel an agent may hold its breath: it went on if it is heard again within this."""
 
+_PAUSE_MS = 1_000.0
+"""Between two sentences of a reply an agent is silent for less."""
+
 _FRAME_MS = 5
 _BLOCK_FRAMES = 8_192  # 41 s at a time: the squares of a long call would be eight times its own size
 
@@ -161,11 +164,16 @@ def _cut_span(speech: Span, spans: Sequence[Span]) -> Span | None:
 
 
 def _gave_up_ms(speech: Span, until: int, spans: Sequence[Span], rate_hz: int) -> float | None:
-    """Onset of a backchannel to the agent's last sound, if it broke off for it; None if it went on, or was silent."""
-    held = int(HELD_MS * rate_hz / 1000)
-    index = next((i for i, span in enumerate(spans) if span.start <= speech.start < span.end), None)
-    if index is None or spans[index].end >= speech.end + held:
+    """Onset of a backchannel to the agent's last sound (0: it paused just then), if it broke off for it; None if it
+    went on, or was not speaking."""
+    ms = rate_hz / 1000.0
+    index = next((i for i, span in reversed(list(enumerate(spans))) if span.start <= speech.start), None)
+    if (
+        index is None
+        or spans[index].end < speech.start - _PAUSE_MS * ms
+        or spans[index].end >= speech.end + HELD_MS * ms
+    ):
         return None
-    stopped = spans[index].end
-    resumed = index + 1 < len(spans) and spans[index + 1].start < min(until, stopped + held)
-    return None if resumed else (stopped - speech.start) * 1000.0 / rate_hz
+    stopped = max(spans[index].end, speech.start)
+    resumed = index + 1 < len(spans) and spans[index + 1].start < min(until, stopped + HELD_MS * ms)
+    return None if resumed else (stopped - speech.start) / ms

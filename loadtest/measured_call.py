@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -186,8 +187,11 @@ def _broke_off(turns: Sequence[TurnOutcome], index: int) -> bool:
     long = turn.text is not None and LONG_REPLY in turn.text.lower()
     if not long or turn.code is None or was_cut(turns, index):
         return False
-    begun = [later for later in turns[index:] if later is turn or later.kind == "backchannel"]
-    return sum(each.heard_codes.count(turn.code) for each in begun) == 1 and turn.voice_to_voice_ms is not None
+    murmurs = itertools.takewhile(lambda later: later.kind == "backchannel", turns[index + 1 :])
+    parts = [turn, *murmurs]  # of one reply
+    if any(part.kind == "backchannel" and part.stop_ms is not None for part in parts):
+        return False  # it was the murmur
+    return sum(part.heard_codes.count(turn.code) for part in parts) == 1
 
 
 def _disturbed(code: Span, tape: CallTape, timings: Sequence[TurnTiming]) -> bool:

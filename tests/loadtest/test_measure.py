@@ -140,7 +140,7 @@ def test_a_backchannel_ends_no_turn() -> None:
     timings = measure_turns(caller, agent, RATE_HZ, [mark(1_000, 2_000), mark(4_000, 4_400, "backchannel")])
     assert timings[0].voice_to_voice_ms == pytest.approx(2_100, abs=5)
     assert timings[0].agent == Span(samples(1_000), samples(12_000))
-    assert (timings[1].voice_to_voice_ms, timings[1].stop_ms) == (None, None), "the agent was silent at its onset"
+    assert (timings[1].voice_to_voice_ms, timings[1].stop_ms) == (None, None), "the agent had not begun"
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,20 @@ def test_a_backchannel_ends_no_turn() -> None:
         ([(2_600, 4_300), (6_000, 9_000)], 300),
         ([(2_600, 4_300)], 300),
         ([(2_600, 5_950)], None),
+        ([(2_600, 3_700)], 0),
+        ([(2_600, 3_700), (4_100, 9_000)], None),
+        ([(2_600, 2_900)], None),
     ],
-    ids=["went on", "held its breath", "began anew", "stopped", "ended later"],
+    ids=[
+        "went on",
+        "held its breath",
+        "began anew",
+        "stopped",
+        "ended later",
+        "paused",
+        "went on from a pause",
+        "over",
+    ],
 )
 def test_what_a_backchannel_does_to_the_agent(agent: list[tuple[float, float]], stop_ms: float | None) -> None:
     marks = [mark(1_000, 2_000), mark(4_000, 4_400, "backchannel")]
