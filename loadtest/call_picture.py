@@ -165,14 +165,15 @@ def _waits(call: CallOutcome, clip: Clip, across: Axis, expect: dict[str, float 
             drawn.append(tag("rect", tag("title", tip), class_=tone, rx="2", **place))
             if name == "answer":
                 edge = right > 0.9
-                at = {"x": _share(right), "dx": "-2" if edge else "4", "text_anchor": "end" if edge else "start"}
+                at = {"x": _share(left if edge else right), "dx": "-4" if edge else "4"}
+                at["text_anchor"] = "end" if edge else "start"
                 text = f"{'! ' if bad else ''}{say_ms(length)}"
                 drawn.append(
                     tag(
                         "text",
                         text,
                         class_="wait-name" if bad else "wait-name fine",
-                        y="63%" if edge else "52%",
+                        y="52%",
                         dy="0.32em",
                         **at,
                     )
@@ -206,10 +207,12 @@ def _turn(turn: TurnOutcome, expect: dict[str, float | bool]) -> list[Content]:
     missing = turn.answer_expected and turn.voice_to_voice_ms is None
     late_answer = _over(turn.voice_to_voice_ms, expect.get("answer_within_ms"))
     answer = "none" if missing else _ms(turn.voice_to_voice_ms)
+    if turn.cut_in_ms is not None:
+        answer = f"cut in by {say_ms(turn.cut_in_ms)}"
     return [
         say_clock(turn.in_call_ms / 1000),
         said,
-        cell(answer, bad=missing or late_answer),
+        cell(answer, bad=missing or late_answer or turn.cut_in_ms is not None),
         cell(_ms(turn.stop_ms), bad=_over(turn.stop_ms, expect.get("stop_within_ms"))),
         _ms(turn.talked_on_ms),
         words(", ".join(turn.heard_codes[:6])) if turn.heard_codes else None,
@@ -250,7 +253,7 @@ def waterfall(times: StageTimes, most_ms: float) -> Markup:
             continue
         ready = [value for value in (getattr(times, need) for need in needs) if value is not None and value <= to]
         begin, end = max(0.0, *ready, 0.0), max(to, 0.0)
-        place = {"x": _share(begin / most_ms), "width": _share(max(end - begin, 0.0) / most_ms)}
+        place = {"x": _share(begin / most_ms), "width": _share(max((end - begin) / most_ms, 0.004))}
         drawn.append(tag("rect", class_=f"stage {tone}", y=str(1 + 4 * index), height="3", **place))
     return tag("svg", *drawn, class_="waterfall", aria_hidden="true", focusable="false")
 

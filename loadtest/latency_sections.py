@@ -13,6 +13,7 @@ from loadtest.plots import (
     Limit,
     Series,
     Values,
+    around,
     heat_map,
     line_plot,
     over_latency,
@@ -100,6 +101,8 @@ def _curve(report: RunReport) -> Markup | None:
     ranks = [min(len(times), max(1, math.ceil((1 - 10**-at) * len(times) - 1e-9))) for at in places]
     values: Values = [times[rank - 1] for rank in ranks]
     limit = _limit(report, "answer_within_ms", "allowed")
+    if limit is not None and limit.value > 2 * times[-1]:
+        limit = None  # far away, it would press the curve flat
     upward = up_to(max(times[-1], limit.value if limit else 0.0), say_ms, least=100.0)
     across = Axis(0.0, nines, ticks, say)
     series = [Series("Voice to voice", "one", values)]
@@ -247,7 +250,8 @@ def _heat(report: RunReport, across: Axis) -> Markup | None:
     used = [row for counts in columns.values() for row, count in enumerate(counts) if count]
     if not used:
         return None
-    low, high = min(used), max(used) + 1
+    # A few empty rows around, or two of them would look like a wall.
+    low, high = max(0, min(used) - 2), min(len(bounds) + 1, max(used) + 3)
     names = [f"≤ {say_ms(bound)}" for bound in bounds] + [f"> {say_ms(bounds[-1])}"]
     cells = [HeatColumn(c * wide * step, wide * step, counts[low:high]) for c, counts in sorted(columns.items())]
     plot = heat_map("Voice to voice over time", cells, names[low:high], across=across)
@@ -272,15 +276,21 @@ def machines_section(report: RunReport) -> Markup | None:
     across = over_time(max(report.length_s, *spans))
     plots: list[Markup | None] = []
 
-    def of_server(title: str, say: Callable[[float], str], *curves: tuple[str, str, str], least: float = 1.0) -> None:
+    def of_server(
+        title: str,
+        say: Callable[[float], str],
+        *curves: tuple[str, str, str],
+        least: float = 1.0,
+        from_zero: bool = True,
+    ) -> None:
         columns: list[Values] = [[getattr(reading, field) for reading in server] for _, _, field in curves]
         if any(value is not None for column in columns for value in column):
             at, columns = worst_of([reading.at_s for reading in server], columns)
             series = [Series(name, tone, column) for (name, tone, _), column in zip(curves, columns, strict=True)]
-            plots.append(_time_figure(report, title, at, series, across, say, least=least))
+            plots.append(_time_figure(report, title, at, series, across, say, least=least, from_zero=from_zero))
 
-    of_server("Server: CPU, in cores", _cores, ("CPU", "one", "cpu_cores"))
-    of_server("Server: memory", say_megabytes, ("Resident", "two", "rss_bytes"), least=1e6)
+    of_server("Server: CPU, in cores", _cores, ("CPU", "one", "cpu_cores"), least=0.1)
+    of_server("Server: memory", say_megabytes, ("Resident", "two", "rss_bytes"), least=2e7, from_zero=False)
     of_server("Server: loop lag", say_ms, ("Loop lag", "three", "loop_lag_ms"), least=5.0)
     of_server("Server: busiest executor lane", _share, ("Busy", "one", "utilisation"))
     of_server("Server: oldest job that waits", say_ms, ("Waits", "four", "queue_age_ms"), least=5.0)
@@ -313,12 +323,16 @@ def _time_figure(
     *,
     limit: Limit | None = None,
     least: float = 1.0,
+    from_zero: bool = True,
 ) -> Markup | None:
     series = [one for one in series if any(value is not None for value in one.values)]
     if not series:
         return None
-    most = _most([value for one in series for value in one.values])
-    upward = up_to(max(most, limit.value * 1.1 if limit else 0.0), say, least=least, whole=say is say_count)
+    known = [value for one in series for value in one.values if value is not None]
+    if from_zero:
+        upward = up_to(max(*known, limit.value * 1.1 if limit else 0.0), say, least=least, whole=say is say_count)
+    else:
+        upward = around(min(known), max(known), say, least=least)
     plot = line_plot(title, at, series, across=across, upward=upward, limit=limit)
     every = max(1, math.ceil(len(at) / 60))
     rows = [

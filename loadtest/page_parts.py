@@ -49,7 +49,7 @@ def table(caption: str, heads: Sequence[Content], rows: Iterable[Sequence[Conten
     head = tag("tr", *(tag("th", content, scope="col") for content in heads))
     body = [tag("tr", tag("th", row[0], scope="row"), *(_cell(content) for content in row[1:])) for row in rows]
     drawn = tag("table", tag("caption", caption, class_="visually-hidden"), tag("thead", head), tag("tbody", *body))
-    return tag("div", drawn, class_=f"table numbers {class_}".strip(), tabindex=0, role="region", aria_label=caption)
+    return tag("div", drawn, class_=f"table numbers {class_}".strip(), tabindex=0, role="group", aria_label=caption)
 
 
 def cell(content: Content, *, bad: bool) -> Content:

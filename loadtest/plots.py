@@ -73,10 +73,20 @@ class HeatColumn:
 def up_to(most: float, say: Say, *, least: float = 1.0, whole: bool = False) -> Axis:
     """From 0 to a round number at or above ``most`` (and at least ``least``), in about four even steps, of ``whole``
     numbers where only those make sense."""
-    step = _round_up(max(most, least) / 4)
+    most = max(most, least) if math.isfinite(most) else least
+    step = _round_up(most / 4)
     step = max(1.0, math.ceil(step)) if whole else step
-    count = max(1, math.ceil(max(most, least) / step - 1e-9))
+    count = max(1, math.ceil(most / step - 1e-9))
     return Axis(0.0, step * count, tuple(step * index for index in range(count + 1)), say)
+
+
+def around(low: float, high: float, say: Say, *, least: float) -> Axis:
+    """From a round number below ``low`` to one above ``high``, ``least`` apart or more: for what hardly changes, beside
+    what it is."""
+    step = _round_up(max(high - low, least) / 3)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    last = max(last, first + 2)
+    return Axis(first * step, last * step, tuple(index * step for index in range(first, last + 1)), say)
 
 
 def over_time(span_s: float) -> Axis:

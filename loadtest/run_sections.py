@@ -80,8 +80,10 @@ def quality_section(report: RunReport) -> Markup | None:
     sends = report.lateness.server_send
     pairs: list[tuple[Content, Content]] = []
     if turn.score is not None:
-        told = f"{number(turn.score)} over {say_count(turn.turns)} turns ({turn.early} early, {turn.on_time} on time, "
-        pairs.append((defined("Turn-taking", "turn-taking"), f"{told}{turn.late} late, {turn.silent} unanswered)"))
+        counts = {"early": turn.early, "on time": turn.on_time, "late": turn.late, "unanswered": turn.silent}
+        told = ", ".join(f"{say_count(count)} {name}" for name, count in counts.items())
+        term = defined("Turn-taking", "turn-taking")
+        pairs.append((term, f"{number(turn.score)} over {say_count(turn.turns)} turns ({told})"))
     if report.selectivity.of:
         ratio = _percent(report.selectivity.ratio)
         pairs.append(

@@ -245,6 +245,14 @@ def test_those_that_can_be_heard_are_shown_first() -> None:
     assert [detail.outcome.number for detail in chosen] == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22][:MOST_CALLS]
 
 
+def test_an_agent_that_cut_in_is_told_of() -> None:
+    detail = samples.worst_call(1, None)
+    turn = msgspec.structs.replace(detail.outcome.turns[0], cut_in_ms=310.0, voice_to_voice_ms=None)
+    cut = msgspec.structs.replace(detail, outcome=msgspec.structs.replace(detail.outcome, turns=(turn,)))
+    text = Page(to_html(msgspec.structs.replace(samples.smoke(), calls_detail=(cut,)), None)).text
+    assert "cut in by 310\N{NO-BREAK SPACE}ms" in text
+
+
 def test_turns_and_stages_of_a_call_are_bounded() -> None:
     detail = samples.worst_call(1, None)
     turns = detail.outcome.turns * 50

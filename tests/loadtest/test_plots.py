@@ -13,6 +13,7 @@ from loadtest.plots import (
     HeatColumn,
     Limit,
     Series,
+    around,
     heat_map,
     heat_step,
     line_plot,
@@ -51,6 +52,19 @@ def test_an_axis_reaches_what_it_must_in_a_few_even_steps(most: float, whole: bo
     steps = [later - earlier for earlier, later in itertools.pairwise(axis.ticks)]
     assert max(steps) == pytest.approx(min(steps))
     assert not whole or all(tick == round(tick) for tick in axis.ticks)
+
+
+@given(st.floats(min_value=0, max_value=1e9), st.floats(min_value=0, max_value=1e9), st.sampled_from([0.1, 1.0, 2e7]))
+def test_an_axis_around_what_hardly_changes_holds_it_in_a_few_steps(one: float, other: float, least: float) -> None:
+    axis = around(min(one, other), max(one, other), say_count, least=least)
+    assert axis.low <= min(one, other) <= max(one, other) <= axis.high
+    assert 3 <= len(axis.ticks) <= 6
+
+
+def test_what_is_no_number_of_this_world_has_an_axis_too() -> None:
+    assert up_to(math.inf, say_count).high == 1
+    assert up_to(math.nan, say_count).high == 1
+    assert over_latency(10, math.inf).high > 10
 
 
 @given(st.floats(min_value=0, max_value=1e7))

@@ -123,6 +123,15 @@ def test_on_paper_every_call_is_opened(browser: Browser, folder: Path) -> None:
         assert opened.page.locator(".call:not([open])").count() == 0
 
 
+def test_paper_is_light(browser: Browser, folder: Path) -> None:
+    with Opened(browser, folder / "smoke.html", color_scheme="dark") as opened:
+        opened.page.emulate_media(media="print", color_scheme="dark")
+        assert (
+            opened.page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
+            == "rgb(255, 255, 255)"
+        )
+
+
 def test_the_dark_is_dark(browser: Browser, folder: Path) -> None:
     def brightness(scheme: str) -> int:
         with Opened(browser, folder / "smoke.html", color_scheme=scheme) as opened:
