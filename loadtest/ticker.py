@@ -23,7 +23,7 @@ def running_clock() -> Callable[[], float]:
     return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
 
-_STEP_S = 0.000_1
+_STEPS_A_MS = 10
 _STEPS = 1_000  # up to 100 ms; what is later is counted with the last
 
 
@@ -47,7 +47,7 @@ class Lateness:
         self._counts = [0] * (_STEPS + 1)
 
     def note(self, late_s: float) -> None:
-        step = int(late_s / _STEP_S) if late_s > 0 else 0
+        step = int(late_s * 1000 * _STEPS_A_MS) if late_s > 0 else 0
         self._counts[step if step < _STEPS else _STEPS] += 1
         self.ticks += 1
         late_ms = late_s * 1000
@@ -70,7 +70,7 @@ class Lateness:
         for step, count in enumerate(self._counts[:_STEPS]):
             passed += count
             if passed >= rank:
-                return (step + 1) * _STEP_S * 1000
+                return (step + 1) / _STEPS_A_MS
         return self.worst_ms
 
     def take_worst_ms(self) -> float:
