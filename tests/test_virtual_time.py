@@ -12,7 +12,12 @@ async def test_an_hour_passes_in_no_time_and_exactly() -> None:
     loop = asyncio.get_running_loop()
     assert loop.time() == START_S
     await asyncio.sleep(3_600)
-    assert loop.time() == pytest.approx(START_S + 3_600)
+    assert loop.time() == START_S + 3_600
+    for _ in range(1_000):
+        await asyncio.sleep(0.001)
+    loop.call_at(START_S + 4_000.1, lambda: None)
+    await asyncio.sleep(START_S + 4_000.1 - loop.time())
+    assert loop.time() == START_S + 4_000.1
 
 
 @virtual

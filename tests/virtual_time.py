@@ -32,6 +32,7 @@ class _JumpingSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = START_S
+        self.next_timer_s: Callable[[], float] = lambda: START_S
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -39,7 +40,8 @@ class _JumpingSelector(selectors.SelectSelector):
             return ready
         if timeout is None:
             raise NothingScheduledError("every task waits, and no timer is set: this would hang")
-        self.now_s += max(timeout, 0.0)
+        if timeout > 0:
+            self.now_s = max(self.now_s, self.next_timer_s())  # not by adding the timeout, which rounds
         return ready
 
 
@@ -62,6 +64,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        self._jumping.next_timer_s = lambda: self._scheduled[0].when()  # type: ignore[attr-defined]
 
     def time(self) -> float:
         return self._jumping.now_s

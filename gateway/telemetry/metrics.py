@@ -329,11 +329,13 @@ async def measure_loop_lag(report: Callable[[float], None], *, every_s: float = 
     """Runs until cancelled: how much later than asked a wait ends is how long the loop was busy. Each moment that a
     busy loop missed is told of: one long stall, looked at once, would weigh no more than one quiet moment."""
     loop = asyncio.get_running_loop()
-    due = loop.time() + every_s
+    began = loop.time()
+    number = 1
     while True:
+        due = began + number * every_s
         await asyncio.sleep(due - loop.time())
         now = loop.time()
-        missed = min(MAX_MISSED, int(max(0.0, now - due) / every_s))
-        for number in range(missed + 1):
-            report(max(0.0, now - due - number * every_s))
-        due = max(due + (missed + 1) * every_s, now)
+        missed = int(max(0.0, now - due) / every_s)
+        for moment in range(min(missed, MAX_MISSED) + 1):
+            report(max(0.0, now - due - moment * every_s))
+        number += missed + 1
