@@ -49,7 +49,11 @@ class Measuring:
 
     def __init__(self, expect: Expectations, folder: Path, keep: int, command: Sequence[str] = COMMAND) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._ask(_Order(expect, folder, keep))
+        try:
+            self._ask(_Order(expect, folder, keep))
+        except MeasuringError:
+            self.close()
+            raise
 
     def measure(self, offered: OfferedCall, tape: CallTape) -> CallOutcome:
         """Raises :class:`MeasuringError`."""

@@ -15,7 +15,7 @@ import msgspec
 
 from loadtest.arrivals import Arrival, share_arrivals
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
-from loadtest.generators import BUSY_SHARE, Generators, GeneratorsError, open_generators
+from loadtest.generators import BUSY_SHARE, COMMAND, Generators, GeneratorsError, open_generators
 from loadtest.measured_call import badness
 from loadtest.outcome import CallOutcome
 from loadtest.progress import Progress, Tally
@@ -71,6 +71,8 @@ class RunPlan:
     processes: int
     metrics_url: str | None
     settle_s: float = SETTLE_S
+    command: tuple[str, ...] = COMMAND
+    """What a generator is."""
 
     @property
     def length_s(self) -> float:
@@ -134,7 +136,8 @@ class _Run:
         shares = share_arrivals(plan.arrivals, plan.processes)
         jobs = [msgspec.structs.replace(plan.job, arrivals=share) for share in shares]
         self._say("the callers are being prepared")
-        async with open_generators(jobs, self._heard, self._interruption.news.set) as generators:
+        news = self._interruption.news.set
+        async with open_generators(jobs, self._heard, news, command=plan.command) as generators:
             await self._prepared(generators)
             if self._interruption.count:
                 record.interrupted = True
