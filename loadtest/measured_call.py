@@ -154,7 +154,7 @@ def _turn(tape: CallTape, index: int, timing: TurnTiming, codes: Sequence[HeardC
     until = tape.marks[index + 1].start if index + 1 < len(tape.marks) else len(tape.agent)
     slot = tape.rate_hz * SLOT_MS // 1000
     stop_ms = timing.stop_ms
-    if mark.kind == "backchannel" and stop_ms is not None and _ended(mark, stop_ms, codes, tape.rate_hz):
+    if mark.kind == "backchannel" and stop_ms is not None and _was_over(tape, index, stop_ms, codes):
         stop_ms = None
     return TurnOutcome(
         kind=mark.kind,
@@ -173,19 +173,27 @@ def _turn(tape: CallTape, index: int, timing: TurnTiming, codes: Sequence[HeardC
     )
 
 
-def _ended(mark: TurnMark, stop_ms: float, codes: Sequence[HeardCode], rate_hz: int) -> bool:
-    """The agent fell silent with its code word: its reply was over, and no backchannel stopped it."""
-    stopped = mark.start + int(stop_ms * rate_hz / 1000)
-    near = int(_DISTURBED_MS * rate_hz / 1000)
-    return any(mark.start < code.span.end and abs(code.span.end - stopped) <= near for code in codes)
+def _was_over(tape: CallTape, index: int, stop_ms: float, codes: Sequence[HeardCode]) -> bool:
+    """The agent fell silent with the code word that ends its reply: no backchannel stopped it."""
+    answered = next((mark for mark in reversed(tape.marks[:index]) if mark.kind != "backchannel"), None)
+    if answered is None:
+        return False
+    near = int(_DISTURBED_MS * tape.rate_hz / 1000)
+    stopped = tape.marks[index].start + int(stop_ms * tape.rate_hz / 1000)
+    ends = [code.span.end for code in codes if answered.start <= code.span.start and code.span.end <= stopped + near]
+    return len(ends) >= (2 if _is_long(answered.text) else 1) and stopped - ends[-1] <= near
+
+
+def _is_long(text: str | None) -> bool:
+    """The reply to this is long, with the caller's code word at its beginning and its end."""
+    return text is not None and LONG_REPLY in text.lower()
 
 
 def _broke_off(turns: Sequence[TurnOutcome], index: int) -> bool:
-    """A long reply has the caller's code word at its beginning and its end. One that lacks the second, though the
-    caller heard it out, was broken off by noise or an echo."""
+    """A long reply that lacks its second code word, though the caller heard it out, was broken off by noise or an
+    echo."""
     turn = turns[index]
-    long = turn.text is not None and LONG_REPLY in turn.text.lower()
-    if not long or turn.code is None or was_cut(turns, index):
+    if not _is_long(turn.text) or turn.code is None or was_cut(turns, index):
         return False
     murmurs = itertools.takewhile(lambda later: later.kind == "backchannel", turns[index + 1 :])
     parts = [turn, *murmurs]  # of one reply

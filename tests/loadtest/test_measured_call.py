@@ -200,8 +200,10 @@ def test_an_agent_that_stops_for_a_murmur_is_caught() -> None:
 def test_a_long_reply_that_a_murmur_stopped_is_one_false_stop() -> None:
     tracks = murmured(4_300)
     tracks.marks[0] = replace(tracks.marks[0], code=code_word(7))
-    tracks.answers(2_000, tone(300), sung(7), tone(900))
-    assert measured(tracks.tape()).false_stops == 1
+    tracks.answers(2_000, tone(1_400), sung(7), tone(100))
+    call = measured(tracks.tape())
+    assert (call.false_stops, call.turns[1].kind) == (1, "backchannel")
+    assert call.turns[1].stop_ms == pytest.approx(300, abs=5), "its first word, which ended just then, ends no reply"
 
 
 def test_a_reply_that_was_over_was_not_stopped_by_a_murmur() -> None:
