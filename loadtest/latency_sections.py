@@ -290,10 +290,10 @@ def machines_section(report: RunReport) -> Markup | None:
             plots.append(_time_figure(report, title, at, series, across, say, least=least, from_zero=from_zero))
 
     of_server("Server: CPU, in cores", _cores, ("CPU", "one", "cpu_cores"), least=0.1)
-    of_server("Server: memory", say_megabytes, ("Resident", "two", "rss_bytes"), least=2e7, from_zero=False)
+    of_server("Server: memory", say_megabytes, ("Resident", "one", "rss_bytes"), least=2e7, from_zero=False)
     of_server("Server: loop lag", say_ms, ("Loop lag", "three", "loop_lag_ms"), least=5.0)
     of_server("Server: busiest executor lane", _share, ("Busy", "one", "utilisation"))
-    of_server("Server: oldest job that waits", say_ms, ("Waits", "four", "queue_age_ms"), least=5.0)
+    of_server("Server: oldest job that waits", say_ms, ("Waits", "three", "queue_age_ms"), least=5.0)
     counts = (("Tasks", "one", "tasks"), ("Files", "two", "fds"), ("Threads", "three", "threads"))
     of_server("Server: tasks, open files, threads", say_count, *counts)
     if generators:
@@ -302,7 +302,7 @@ def machines_section(report: RunReport) -> Markup | None:
             [[r.p99_ms for r in generators], [r.worst_ms for r in generators], [r.cpu_cores for r in generators]],
         )
         late = [Series("p99 of the latest", "one", columns[0]), Series("worst", "four", columns[1])]
-        limit = Limit(VOID_P99_MS, "void above, p99 of the run")
+        limit = Limit(VOID_P99_MS, "void above (p99)")
         plots.append(_time_figure(report, "Load test: its own lateness", at, late, across, say_ms, limit=limit))
         busy = [Series("CPU", "one", columns[2])]
         limit = Limit(0.7, "70 % of a core")

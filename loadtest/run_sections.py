@@ -119,7 +119,13 @@ def quality_section(report: RunReport) -> Markup | None:
 
 # --- what grew ---
 
-_GROWS = {"rss_bytes": "Memory", "fds": "Open files", "tasks": "Tasks", "threads": "Threads"}
+_GROWS = {
+    "rss_bytes": "Memory",
+    "fds": "Open files",
+    "tasks": "Tasks",
+    "threads": "Threads",
+    "voice_to_voice_ms": "Voice to voice",
+}
 
 
 def soak_section(report: RunReport) -> Markup | None:
