@@ -155,7 +155,6 @@ def test_a_stop_does_not_wait_for_a_collector_that_hangs() -> None:
     rig.traces.close(within_s=0.05)
     assert exporter.closed == 1
     rig.counted(1)
-    assert threading.active_count() == 1 or not any(thread.name == "traces" for thread in threading.enumerate())
 
 
 # --- over the wire ------------------------------------------------------------------------------------------------
