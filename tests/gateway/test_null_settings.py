@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engines.selection import Choice, select
+from gateway.engine_settings import EngineSettings
 from gateway.null_settings import NullSettings
-from gateway.settings import ConfigurationError, EngineSettings, Settings
+from gateway.settings import ConfigurationError, Settings
 
 DELAYS = NullSettings(stt_ms=120, llm_first_token_ms=200, llm_token_ms=20, tts_ms=150, tts_realtime_factor=0.5)
 
