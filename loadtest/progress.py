@@ -51,7 +51,7 @@ class Tally:
 
     def ended(self, outcome: CallOutcome) -> None:
         self.fates[outcome.fate] = self.fates.get(outcome.fate, 0) + 1
-        self.good += outcome.good
+        self.good += outcome.good and outcome.fate not in (Fate.REFUSED, Fate.ABANDONED)
         self.frames_due += outcome.frames_due
         self.frames_late += outcome.frames_late
         self.latencies_ms.extend(turn.voice_to_voice_ms for turn in outcome.turns if turn.voice_to_voice_ms is not None)
