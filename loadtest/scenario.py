@@ -135,10 +135,11 @@ class NetworkModel(Strict):
 
 
 class CallerModel(Strict):
-    """A kind of caller. ``share`` is its weight among the others."""
+    """A kind of caller. ``share`` is its weight among the others that are on its transport."""
 
     name: str
     share: Annotated[float, Field(gt=0)] = 1.0
+    transports: tuple[Transport, ...] = tuple(Transport)
     steps: StepModels
     phone: PhoneModel | None = None
     noise: NoiseModel | None = None
@@ -186,8 +187,9 @@ class Scenario(Strict):
     def _one_way(self) -> Scenario:
         if (self.steps is None) == (not self.callers):
             raise ValueError("a scenario has steps, or callers that have them")
-        if any(presses_keys(kind.steps) for kind in self.kinds) and not set(self.transports) <= set(PHONES):
-            raise ValueError(f"keys are pressed on phones alone: transports: [{', '.join(PHONES)}]")
+        for kind in self.kinds:
+            if presses_keys(kind.steps) and not {*self.transports} & {*kind.transports} <= {*PHONES}:
+                raise ValueError(f"keys are pressed on phones alone: transports: [{', '.join(PHONES)}]")
         return self
 
     @property
@@ -215,8 +217,11 @@ class Scenario(Strict):
 
     def check(self, transport: Transport) -> None:
         """Raises :class:`ScenarioError` where it makes no sense on this transport."""
-        if transport not in self.transports:
+        if transport not in self.transports or not self._on(transport):
             raise ScenarioError(f"{self.name} is for {', '.join(self.transports)}, not for {transport}")
+
+    def _on(self, transport: Transport) -> list[CallerModel]:
+        return [kind for kind in self.kinds if transport in kind.transports]
 
     def prepare(self, rate_hz: int, *, codes: bool = False) -> tuple[str, ...]:
         """Speak every line in every voice, so that :meth:`caller` is quick. Blocks, for seconds with a synthesiser.
@@ -241,7 +246,8 @@ class Scenario(Strict):
         say it back). Blocks where lines were not prepared. Raises as :meth:`prepare` and :meth:`check`."""
         self.check(transport)
         random = Random(f"caller {seed} {number}")
-        kind = random.choices(self.kinds, [kind.share for kind in self.kinds])[0]
+        kinds = self._on(transport)
+        kind = random.choices(kinds, [kind.share for kind in kinds])[0]
         voice = random.choice(find_voices(self.voices).names)
         code = code_word(number) if codes else None
         return CallerScript(

@@ -133,7 +133,7 @@ class InterruptStep(Strict):
 
 
 class Murmur(Strict):
-    say: tuple[str, ...] = ("Uh-huh.", "Okay.")
+    say: tuple[str, ...] = ("Uh-huh.",)
     after_ms: Milliseconds
 
     @field_validator("say", mode="before")

@@ -139,6 +139,21 @@ def test_kinds_of_callers_come_by_their_share(tmp_path: Path) -> None:
     assert ends[Vanish] + ends[HangUp] == 200
 
 
+def test_a_kind_may_be_for_some_transports(tmp_path: Path) -> None:
+    text = """
+transports: [sip, websocket]
+callers:
+- {name: a, transports: [sip], steps: [{press: '1'}]}
+- {name: b, transports: [websocket], steps: [vanish]}
+"""
+    of = scenario(tmp_path, text)
+    for transport, step in ((Transport.SIP, Press("1")), (Transport.WEBSOCKET, Vanish())):
+        assert {of.caller(number, 0, RATE_HZ, transport).steps for number in range(20)} == {(step,)}
+    nobody = scenario(tmp_path, "callers: [{name: a, transports: [sip], steps: [vanish]}]\n")
+    with pytest.raises(ScenarioError, match="not for webrtc"):
+        nobody.check(Transport.WEBRTC)
+
+
 def test_a_kind_has_what_the_scenario_says_of_all_unless_it_says_otherwise(tmp_path: Path) -> None:
     text = """
 noise: {kind: pink, snr_db: 20}
