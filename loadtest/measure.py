@@ -6,7 +6,7 @@ the same moment. Voice is told from silence by energy in 5 ms frames, so times a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -111,9 +111,12 @@ def caller_speech(caller: Pcm16, rate_hz: int, mark: TurnMark) -> Span | None:
     return Span(mark.start + spans[0].start, mark.start + spans[-1].end) if spans else None
 
 
-def measure_turns(caller: Pcm16, agent: Pcm16, rate_hz: int, marks: Sequence[TurnMark]) -> list[TurnTiming]:
+def measure_turns(
+    caller: Pcm16, agent: Pcm16, rate_hz: int, marks: Sequence[TurnMark], answered: Collection[int] = ()
+) -> list[TurnTiming]:
     """One timing a mark. A turn lasts until the next begins, but a backchannel ends none. What an interrupted agent
-    still says belongs to the turn it was interrupted in."""
+    still says belongs to the turn it was interrupted in. ``answered`` are indices of backchannels after which a new
+    reply is known to have begun: what is heard then is no sign that the agent went on."""
     spans = voiced_spans(agent, rate_hz)
     timings: list[TurnTiming] = []
     answering: int | None = None
@@ -121,7 +124,11 @@ def measure_turns(caller: Pcm16, agent: Pcm16, rate_hz: int, marks: Sequence[Tur
         until = next((later.start for later in marks[index + 1 :] if later.kind != "backchannel"), len(agent))
         speech = caller_speech(caller, rate_hz, mark)
         if mark.kind == "backchannel":
-            stopped_ms = None if speech is None else _gave_up_ms(speech, until, spans, rate_hz)
+            stopped_ms = (
+                None
+                if speech is None
+                else _gave_up_ms(speech, mark.start if index in answered else until, spans, rate_hz)
+            )
             timings.append(TurnTiming(None, stopped_ms, Span(mark.start, mark.start)))
             continue
         timing = TurnTiming(None, None, Span(mark.start, until))
@@ -163,7 +170,7 @@ def _cut_span(speech: Span, spans: Sequence[Span]) -> Span | None:
     return next((span for span in spans if span.end > speech.start and span.start < speech.end), None)
 
 
-def _gave_up_ms(speech: Span, until: int, spans: Sequence[Span], rate_hz: int) -> float | None:
+def _gave_up_ms(speech: Span, resumes_before: int, spans: Sequence[Span], rate_hz: int) -> float | None:
     """Onset of a backchannel to the agent's last sound (0: it paused just then), if it broke off for it; None if it
     went on, or was not speaking."""
     ms = rate_hz / 1000.0
@@ -175,5 +182,5 @@ def _gave_up_ms(speech: Span, until: int, spans: Sequence[Span], rate_hz: int) -
     ):
         return None
     stopped = max(spans[index].end, speech.start)
-    resumed = index + 1 < len(spans) and spans[index + 1].start < min(until, stopped + HELD_MS * ms)
+    resumed = index + 1 < len(spans) and spans[index + 1].start < min(resumes_before, stopped + HELD_MS * ms)
     return None if resumed else (stopped - speech.start) / ms

@@ -75,9 +75,10 @@ def measure_call(tape: CallTape, offered: OfferedCall, expect: Expectations) -> 
     answered_s = offered.offered_s + setup_ms / 1000.0
     fate = fate_of(tape.end_cause, up=up, agent_may_end=expect.agent_ends)
     spans = voiced_spans(tape.agent, tape.rate_hz)
-    timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks)
     own = {mark.code for mark in tape.marks if mark.code is not None}
     codes = heard_codes(tape.agent, tape.rate_hz, spans) if own else []
+    answered = [index for index in range(len(tape.marks)) if _was_answered(tape, index, codes)]
+    timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks, answered)
     turns = [_turn(tape, index, timing, codes, answered_s) for index, timing in enumerate(timings)]
     foreign = [code.word for code in codes if code.word is not None and code.word not in own]
     greeted = bool(spans) and (not tape.marks or spans[0].start < tape.marks[0].start)
@@ -173,15 +174,36 @@ def _turn(tape: CallTape, index: int, timing: TurnTiming, codes: Sequence[HeardC
     )
 
 
+def _was_answered(tape: CallTape, index: int, codes: Sequence[HeardCode]) -> bool:
+    """A backchannel that the agent took for a turn: the server began a new response, where the wire tells, or the long
+    reply before it lacks its end."""
+    mark = tape.marks[index]
+    if mark.kind != "backchannel":
+        return False
+    if tape.log.agent_transcript(index) is not None:
+        return True
+    after = next((later for later in tape.marks[index + 1 :] if later.kind != "backchannel"), None)
+    asked = _asked(tape, index)
+    if asked is None or not _is_long(asked.text) or (after is not None and after.kind == "interrupt"):
+        return False
+    until = len(tape.agent) if after is None else after.start
+    return sum(code.word == asked.code and asked.start <= code.span.start < until for code in codes) == 1
+
+
+def _asked(tape: CallTape, index: int) -> TurnMark | None:
+    """The turn in whose answer a backchannel came."""
+    return next((mark for mark in reversed(tape.marks[:index]) if mark.kind != "backchannel"), None)
+
+
 def _was_over(tape: CallTape, index: int, stop_ms: float, codes: Sequence[HeardCode]) -> bool:
     """The agent fell silent with the code word that ends its reply: no backchannel stopped it."""
-    answered = next((mark for mark in reversed(tape.marks[:index]) if mark.kind != "backchannel"), None)
-    if answered is None:
+    asked = _asked(tape, index)
+    if asked is None:
         return False
     near = int(_DISTURBED_MS * tape.rate_hz / 1000)
     stopped = tape.marks[index].start + int(stop_ms * tape.rate_hz / 1000)
-    ends = [code.span.end for code in codes if answered.start <= code.span.start and code.span.end <= stopped + near]
-    return len(ends) >= (2 if _is_long(answered.text) else 1) and stopped - ends[-1] <= near
+    ends = [code.span.end for code in codes if asked.start <= code.span.start and code.span.end <= stopped + near]
+    return len(ends) >= (2 if _is_long(asked.text) else 1) and stopped - ends[-1] <= near
 
 
 def _is_long(text: str | None) -> bool:

@@ -11,6 +11,7 @@ from loadtest.call import CallOver, CallTape, EndCause, Transport, no_call
 from loadtest.ear import HeardMedia
 from loadtest.measured_call import badness, fate_of, measure_call
 from loadtest.outcome import CallOutcome, Fate
+from loadtest.wire import CallLog
 from streaming.audio.code_words import code_word
 from tests.loadtest.recordings import (
     RATE_HZ,
@@ -204,6 +205,25 @@ def test_a_long_reply_that_a_murmur_stopped_is_one_false_stop() -> None:
     call = measured(tracks.tape())
     assert (call.false_stops, call.turns[1].kind) == (1, "backchannel")
     assert call.turns[1].stop_ms == pytest.approx(300, abs=5), "its first word, which ended just then, ends no reply"
+
+
+class Responses(CallLog):
+    """Of a wire that tells of responses, here of one that began in turn 1."""
+
+    def agent_transcript(self, turn: int) -> str | None:
+        return "You said: okay." if turn == 1 else None
+
+
+def test_a_murmur_that_was_answered_stopped_the_agent_however_soon_it_spoke_again() -> None:
+    quick = murmured(4_300, (5_200, 7_000))
+    assert measured(quick.tape()).good, "by sound alone it held its breath"
+    told = measured(replace(quick.tape(), log=Responses()))
+    assert told.faults == ("false_stop",)
+    quick.marks[0] = replace(quick.marks[0], code=code_word(7))
+    quick.answers(2_000, tone(300), sung(7))
+    unended = measured(quick.tape())
+    assert unended.faults == ("false_stop",)
+    assert unended.turns[1].stop_ms == pytest.approx(300, abs=5)
 
 
 def test_a_reply_that_was_over_was_not_stopped_by_a_murmur() -> None:
