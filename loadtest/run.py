@@ -130,6 +130,7 @@ class _Run:
         self._problems: dict[int, str] = {}
         self._worst: list[tuple[float, int]] = []
         self._asking: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Task[None] | None = None
 
     async def run(self) -> RunRecord:
         plan, record = self._plan, self._record
@@ -163,9 +164,10 @@ class _Run:
                 raise GeneratorsError(f"the callers were not ready after {PREPARED_S:.0f} s")
 
     async def aclose(self) -> None:
-        for task in self._asking:
+        tasks = [*self._asking, *([self._reading] if self._reading is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._watch.aclose()
 
     def _now_s(self) -> float:
@@ -198,15 +200,19 @@ class _Run:
                 generators.stop(at_once=stops > 1)
                 next_stop_s = now_s + (HANG_UP_S if stops == 1 else BREAK_OFF_S)
                 self._say("hanging up" if stops == 1 else "breaking off")
-                if overdue and not self._interruption.count:
+                if stops == 1 and not self._interruption.count:
                     self._record.notes.append(f"calls were still up {OVER_S:.0f} s after their planned end")
             if now_s >= second:
                 second = max(second + 1, int(now_s) + 1)
-                self._tally.server = await self._watch.read()
-                self._tally.fake = _fake(self._watch.info)
+                if self._reading is None or self._reading.done():  # a server that is slow to tell delays nothing here
+                    self._reading = asyncio.create_task(self._read())
                 self._tally.at_s = now_s
                 self._progress.show(self._tally)
         self._record.interrupted = self._interruption.count > 0
+
+    async def _read(self) -> None:
+        self._tally.server = await self._watch.read()
+        self._tally.fake = _fake(self._watch.info)
 
     def _heard(self, number: int, word: FromGenerator) -> None:
         match word:
@@ -259,7 +265,7 @@ class _Run:
         """Wait until the server has given back what the calls took, or does not."""
         record, began_s = self._record, time.monotonic()
         self._say("the server settles")
-        await asyncio.gather(*self._asking, return_exceptions=True)
+        await asyncio.gather(*self._asking, *([self._reading] if self._reading else []), return_exceptions=True)
         while record.base_before is not None:
             record.base_after = await self._watch.read(keep=False)
             record.settled_s = time.monotonic() - began_s

@@ -29,6 +29,7 @@ again and again."""
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
 _TIMEOUT_S = 5.0
+_CONNECTIONS = 3  # more would be a load of their own
 _GAUGES = {
     "cpu_s": "process_cpu_seconds_total",
     "rss_bytes": "process_resident_memory_bytes",
@@ -147,7 +148,11 @@ class ServerWatch:
         headers = {b"Authorization": bearer(key)} if key else None
         local = url is not None and (urlsplit(url).hostname or "") in ("127.0.0.1", "::1", "localhost")
         self._http = httpx.AsyncClient(
-            timeout=_TIMEOUT_S, trust_env=not local, verify=ssl.create_default_context(), headers=headers
+            timeout=_TIMEOUT_S,
+            trust_env=not local,
+            verify=ssl.create_default_context(),
+            headers=headers,
+            limits=httpx.Limits(max_connections=_CONNECTIONS),
         )
 
     async def aclose(self) -> None:

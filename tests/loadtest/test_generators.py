@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -9,19 +8,7 @@ import pytest
 from loadtest.call import Transport
 from loadtest.generator_messages import Broken, Done, FromGenerator, Job, Ready
 from loadtest.generators import Generators, GeneratorsError, open_generators, processes_for
-
-PRELUDE = """
-import sys
-from loadtest.generator_messages import *
-def hear():
-    line = sys.stdin.buffer.readline()
-    return decode_order(line) if line else None
-def say(word):
-    sys.stdout.buffer.write(encode_line(word))
-    sys.stdout.buffer.flush()
-done = Done(late_p99_ms=1.0, late_worst_ms=2.0, ticks=3, ticks_skipped=0, cpu_s=0.1, kept={})
-job = hear()
-"""
+from tests.loadtest.scripted_generator import scripted
 
 JOB = Job(name="talk", scenario="talk", seed=1, urls=("ws://127.0.0.1:1/",), key="secret", recordings="")
 
@@ -32,8 +19,7 @@ class Run:
     def __init__(self, script: str, count: int = 1) -> None:
         self.words: list[tuple[int, FromGenerator]] = []
         self.change = asyncio.Event()
-        command = (sys.executable, "-c", PRELUDE + script)
-        self.opened = open_generators([JOB] * count, self._word, self.change.set, command=command)
+        self.opened = open_generators([JOB] * count, self._word, self.change.set, command=scripted(script))
 
     def _word(self, number: int, word: FromGenerator) -> None:
         self.words.append((number, word))
@@ -51,7 +37,7 @@ def words_of(run: Run, kind: type[object]) -> list[int]:
 async def test_all_are_told_their_job_started_together_and_heard_to_the_end() -> None:
     run = Run(
         "say(Ready((job.key,)))\ngo = hear()\nassert go.start_s == 12.5\n"
-        "print('no word of ours', file=sys.stderr)\nstop = hear()\nassert stop.at_once\nsay(done)",
+        "print('no word of ours', file=sys.stderr)\nstop = hear()\nassert stop.at_once\nfinish()",
         count=2,
     )
     async with run.opened as generators:
