@@ -26,8 +26,9 @@ from loadtest.plots import (
     up_to,
     worst_of,
 )
+from loadtest.run_options import VOID_P99_MS
 from loadtest.run_report import Knee, Level, Percentiles, RunReport
-from loadtest.summary import GOODPUT, VOID_P99_MS
+from loadtest.summary import GOODPUT
 
 _LEAST_FOR_CURVE = 20
 _MOST_COLUMNS = 90

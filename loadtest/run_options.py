@@ -9,6 +9,9 @@ from typing import Literal
 
 METRICS_OFF: Literal["off"] = "off"
 
+VOID_P99_MS = 5.0
+"""A generator that is later than this at its own deadlines measures itself."""
+
 
 class RunUsageError(Exception):
     """The run can't be done as asked; the message says why."""
@@ -18,7 +21,7 @@ class RunUsageError(Exception):
 class RunOptions:
     """None: as the scenario has it, or as is best. ``pin``: the callers' cores, with commas between. ``metrics`` is a
     URL, or :data:`METRICS_OFF`; None: where a server that is called so would have it. ``codes``: None: where the server
-    says that its engines are fakes."""
+    says that its engines are fakes. ``void_p99_ms``: a run whose generators are later is void."""
 
     scenario: str
     urls: tuple[str, ...]
@@ -33,6 +36,7 @@ class RunOptions:
     metrics: str | None = None
     codes: bool | None = None
     keep: int = 6
+    void_p99_ms: float = VOID_P99_MS
 
     @property
     def cores(self) -> tuple[int, ...]:

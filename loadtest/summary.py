@@ -25,6 +25,7 @@ from loadtest.measured_call import Expectations, badness
 from loadtest.outcome import CallOutcome
 from loadtest.percentiles import percentiles_of_histogram
 from loadtest.readings import Base, GeneratorReading, GeneratorReport, Machine, ServerReading, ServerReport
+from loadtest.run_options import VOID_P99_MS
 from loadtest.run_report import (
     MAX_CALL_DETAILS,
     CallDetail,
@@ -39,8 +40,6 @@ from loadtest.timeline import BOUNDS_MS, Ups, step_s, timeline_of, turn_points
 
 GOODPUT = 0.99
 LATE_RATIO = 0.001
-VOID_P99_MS = 5.0
-"""A generator that is later than this at its own deadlines measures itself."""
 
 WORST = 60
 """Of the calls that are told in full; the others are a sample."""
@@ -67,6 +66,7 @@ class RunFacts:
     transports: tuple[str, ...] = ()
     options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     steady: tuple[float, float] | None = None
+    void_p99_ms: float = VOID_P99_MS
 
 
 class Record(Protocol):
@@ -115,7 +115,7 @@ def summarise(facts: RunFacts, record: Record) -> RunReport:
     fake = record.server.info.get("fake")
     report = RunReport(
         verdict=Verdict.GOOD,
-        void_reasons=(*record.void_reasons, *_late_generators(record.generators)),
+        void_reasons=(*record.void_reasons, *_late_generators(record.generators, facts.void_p99_ms)),
         fake_engines=None if fake is None else fake == "true",
         notes=tuple(record.notes),
         scenario=facts.scenario,
@@ -244,11 +244,11 @@ def _expected(expect: Expectations) -> dict[str, float | bool]:
     return {name: value for name in names if (value := getattr(expect, name)) is not None}
 
 
-def _late_generators(generators: Sequence[GeneratorReport]) -> list[str]:
+def _late_generators(generators: Sequence[GeneratorReport], limit_ms: float) -> list[str]:
     return [
-        f"generator {each.process} was late itself: p99 {each.p99_ms:.1f} ms, above {VOID_P99_MS:.0f} ms"
+        f"generator {each.process} was late itself: p99 {each.p99_ms:.1f} ms, above {limit_ms:.0f} ms"
         for each in generators
-        if each.p99_ms is not None and each.p99_ms > VOID_P99_MS
+        if each.p99_ms is not None and each.p99_ms > limit_ms
     ]
 
 

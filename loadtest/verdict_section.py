@@ -8,8 +8,9 @@ from loadtest.markup import Content, Markup, join, number, tag, words
 from loadtest.page_parts import defined, facts, notice, tone_text
 from loadtest.plots import say_clock, say_count, say_ms
 from loadtest.report_words import VERDICTS
+from loadtest.run_options import VOID_P99_MS
 from loadtest.run_report import Percentiles, RunReport
-from loadtest.summary import GOODPUT, LATE_RATIO, VOID_P99_MS
+from loadtest.summary import GOODPUT, LATE_RATIO
 
 
 def verdict_section(report: RunReport) -> Markup:
