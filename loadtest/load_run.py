@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,8 +38,8 @@ class LoadRun:
     progress: Progress
     interruption: Interruption
 
-    async def once(self, calls: int | None = None) -> RunReport:
-        """``calls`` at once in place of what was asked for. Raises
+    async def once(self, calls: int | None = None, recordings: Path | None = None) -> RunReport:
+        """``calls`` at once, audio to ``recordings``, in place of what was asked for. Raises
         :class:`~loadtest.run_options.RunUsageError`, :class:`~loadtest.scenario_file.ScenarioError` and
         :class:`~loadtest.generators.GeneratorsError`."""
         options, scenario = self.options, self.scenario
@@ -47,7 +48,7 @@ class LoadRun:
         codes = options.codes
         if codes is None:
             codes = scenario.expect.codes and await self._says_fake(metrics_of(options, addresses))
-        plan = plan_run(options, scenario, calls=calls, codes=codes, recordings=self.recordings)
+        plan = plan_run(options, scenario, calls=calls, codes=codes, recordings=recordings or self.recordings)
         record = await run_load(plan, self.progress, self.interruption)
         arrivals = scenario.arrivals
         ramp_s = arrivals.ramp_s if options.ramp_s is None else options.ramp_s
@@ -69,6 +70,7 @@ class LoadRun:
                 "codes": codes,
                 "processes": plan.processes,
             },
+            void_p99_ms=options.void_p99_ms,
             steady=steady if steady[1] - steady[0] >= STEADY_S and not record.interrupted else None,
         )
         return summarise(facts, record)
@@ -80,14 +82,19 @@ class LoadRun:
         best: RunReport | None = None
         report: RunReport | None = None
         while (calls := climb.next_level()) is not None:
-            report = await self.once(calls)
-            if report.interrupted:
-                break
-            verdict = held(goodput=report.goodput or 0.0, late_share=report.late_frames_ratio or 0.0, void=report.void)
-            levels.append(level_of(report, calls, held=verdict is Held.HELD, tries=climb.tries + 1))
-            climb.note(verdict)
-            self.progress.say(_told(levels[-1], verdict))
-            best = report if verdict is Held.HELD else best
+            with tempfile.TemporaryDirectory(dir=self.recordings) as folder:
+                report = await self.once(calls, Path(folder))
+                if report.interrupted:
+                    break
+                verdict = held(
+                    goodput=report.goodput or 0.0, late_share=report.late_frames_ratio or 0.0, void=report.void
+                )
+                levels.append(level_of(report, calls, held=verdict is Held.HELD, tries=climb.tries + 1))
+                climb.note(verdict)
+                self.progress.say(_told(levels[-1], verdict))
+                if verdict is Held.HELD or best is None or not climb.best:
+                    best = report
+                    _replace_files(self.recordings, Path(folder))
         assert report is not None
         knee = Knee(held=climb.best or 0, broke=climb.broke, levels=tuple(levels), stopped_by=climb.stopped_by())
         interrupted = climb.next_level() is not None
@@ -101,6 +108,14 @@ class LoadRun:
             return watch.info.get("fake") == "true"
         finally:
             await watch.aclose()
+
+
+def _replace_files(kept: Path, new: Path) -> None:
+    """The recordings of another run in place of those that were kept."""
+    for path in kept.glob("*.wav"):
+        path.unlink()
+    for path in new.glob("*.wav"):
+        path.rename(kept / path.name)
 
 
 def _told(level: Level, verdict: Held) -> str:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import generator_calls
 from loadtest.arrivals import Arrival
 from loadtest.call import CallPlan, EndCause, Wire
 from loadtest.generator_calls import GeneratorCalls
 from loadtest.generator_messages import Ended, FromGenerator, Job
 from loadtest.outcome import CallOutcome, Fate
+from loadtest.placing import dial
 from tests.loadtest.realtime_server import Script, realtime_server
 
 SCENARIO = """\
@@ -119,14 +119,12 @@ async def test_stop_at_once_tells_of_calls_that_are_still_being_placed(tmp_path:
 async def test_a_caller_that_breaks_down_is_counted_and_takes_no_other_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dial = generator_calls.dial
-
     async def broken(plan: CallPlan) -> Wire:
         if plan.phone.caller == "+15550000001":
             raise ZeroDivisionError("division by zero")
         return await dial(plan)
 
-    monkeypatch.setattr(generator_calls, "dial", broken)
+    monkeypatch.setattr("loadtest.generator_calls.dial", broken)
     arrivals = [Arrival(number, 0.0, 5.0) for number in range(2)]
     async with realtime_server(Script(replies=(300,))) as (url, _), calls_of(url, arrivals, tmp_path) as calls:
         well, ill = await run(calls)
