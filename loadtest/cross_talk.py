@@ -61,11 +61,11 @@ def heard_codes(agent: Pcm16, rate_hz: int, spans: Iterable[Span]) -> list[Heard
 def shifted(agent: Pcm16, rate_hz: int, at: Span, word: str) -> bool:
     """Whether the end of a word that was heard at ``at`` comes at another time than its beginning says."""
     step = max(1, rate_hz // _LAG_RATE_HZ)
+    clean = speak(word, rate_hz)[::step].astype(np.float32)
     rate_hz //= step
     margin = _MARGIN_MS * rate_hz // 1000
     begin = max(0, at.start - margin * step)
     heard = agent[begin : at.end + margin * step : step].astype(np.float32)
-    clean = speak(word, rate_hz).astype(np.float32)
     near = int(SHIFT_MS * rate_hz / 1000)
     parts = (part_ms * rate_hz // 1000 for part_ms in _PARTS_MS)
     return any(_torn(heard, (at.start - begin) // step, clean, part, margin, near) for part in parts)

@@ -128,6 +128,11 @@ def test_what_is_not_the_same_is_not_compared_and_does_not_pass(change: dict[str
     assert any("not comparable" in reason for reason in refused.reasons)
 
 
+def test_a_void_run_is_nothing_to_compare_with() -> None:
+    found = compare(run(), run(void=True), "b.json")
+    assert (found.comparable, found.differences) == (False, ("the run before is void",))
+
+
 def test_what_a_reader_should_know_is_said_of_runs_that_are_compared() -> None:
     busy = msgspec.structs.replace(MACHINE, load_before=1.9, python="3.13.0", system="Linux 6.12")
     found = compare(

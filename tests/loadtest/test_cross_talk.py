@@ -7,6 +7,7 @@ from loadtest.cross_talk import heard_codes
 from loadtest.measure import Span, voiced_spans
 from streaming.audio.code_words import code_word, speak
 from streaming.audio.g711 import decode_mulaw, encode_mulaw
+from streaming.audio.resample import Resampler
 from tests.loadtest.recordings import Pcm16, tone
 
 
@@ -37,16 +38,15 @@ def test_sound_that_is_no_word_and_silence() -> None:
 @pytest.mark.parametrize("rate_hz", [8_000, 24_000])
 @pytest.mark.parametrize("put_in", [False, True], ids=["taken out", "put in"])
 def test_a_splice_within_a_word_is_seen(rate_hz: int, put_in: bool) -> None:
-    """Of 20 ms, anywhere but in the first and the last notes; a few words hide some."""
+    """Of 20 ms, anywhere but in the first and the last note."""
     frame, silence = rate_hz // 50, np.zeros(rate_hz // 50, dtype=np.int16)
-    missed = tries = 0
+    missed = 0
     for number in (1_234, 7, 4_000):
         clean = speak(code_word(number), rate_hz)
         for start in range(6 * frame, 34 * frame, frame):
             parts = (clean[:start], silence, clean[start:]) if put_in else (clean[:start], clean[start + frame :])
             missed += heard(recording(rate_hz, np.concatenate(parts)), rate_hz) == [(code_word(number), True)]
-            tries += 1
-    assert missed <= 0.1 * tries
+    assert missed == 0
 
 
 def test_what_a_phone_line_does_to_a_word_is_no_damage() -> None:
@@ -55,6 +55,13 @@ def test_what_a_phone_line_does_to_a_word_is_no_damage() -> None:
     noise = np.random.default_rng(1).normal(0, 300, len(pcm))
     for changed in (companded, (pcm * 0.2).astype(np.int16), (pcm + noise).astype(np.int16)):
         assert heard(changed, 8_000) == [(code_word(9), True)]
+
+
+@pytest.mark.parametrize(("from_hz", "to_hz"), [(24_000, 8_000), (16_000, 24_000), (22_050, 24_000)])
+def test_a_change_of_rate_is_no_damage(from_hz: int, to_hz: int) -> None:
+    pcm = recording(from_hz, *(speak(code_word(number), from_hz) for number in (5, 678, 4_095)))
+    changed = Resampler(from_hz, to_hz).process(pcm)
+    assert heard(changed, to_hz) == [(code_word(number), True) for number in (5, 678, 4_095)]
 
 
 def test_a_long_reply_is_searched_in_pieces_without_losing_or_doubling_a_word() -> None:

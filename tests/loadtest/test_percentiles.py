@@ -48,6 +48,7 @@ def test_of_a_histogram_within_buckets() -> None:
 def test_beyond_the_last_bound_a_histogram_knows_no_more_than_that() -> None:
     found = percentiles_of_histogram({0.1: 1, math.inf: 100})
     assert (found.p50, found.max) == (100, 100)
+    assert percentiles_of_histogram({0.1: 100, math.inf: 100}).p99 == pytest.approx(99)
 
 
 def test_of_an_empty_histogram() -> None:
