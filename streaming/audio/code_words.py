@@ -8,6 +8,25 @@ telephone band and codecs, noise, and voice activity models.
 The check is a Reed-Solomon code over GF(16) (Reed & Solomon 1960) of length 6, three of it data: two words differ in at
 least four notes. So whatever a mixture or a splice of two words does to each note, one of them gives at least three,
 and three notes belong to one word only: what comes out is one of the two, or none, never a third caller's.
+
+What came out, in per cent of a few hundred words each (a damaged one is heard as a word and can't be told):
+
+=============================================  =====  =======  ===========
+a word that went through                       right  damaged  another one
+=============================================  =====  =======  ===========
+mu-law, 24 > 16 > 8 > 16 > 24 kHz, -35 dB        100        0            0
+Opus at 32 kbit/s, 1 % of its frames concealed   100        0            0
+the same, 10 % concealed                          97        3            0
+5 % of its frames silent, or repeated            100        0            0
+5 % of its frames taken out                       93        3            0
+white noise at 5 dB                              100        0            0
+white noise, or other speech, as loud as it       97        3            0
+another word at half its level                    95        5            0
+another word as loud, at the same moment           0      100  0, or that one
+=============================================  =====  =======  ===========
+
+In 18 000 mixtures of two and three words, splices and words in worse noise no third word came out. Minutes of speech,
+noise and tones had none.
 """
 
 from __future__ import annotations
@@ -214,7 +233,7 @@ class Found(msgspec.Struct, frozen=True):
 
 def find(pcm: Pcm16, rate_hz: int) -> tuple[Found, ...]:
     """The code words in a recording of shape (n,), in order. A word that breaks off (a reply that was interrupted) is
-    none. Costs some 0.4 ms a second of it, and takes no memory by its length but 4 kB a second."""
+    none. Costs some 0.4 ms a second of it, and takes some 7 kB of memory for it."""
     scores, loud = _scores(pcm, rate_hz)
     starts = len(scores) - (_NOTES - 1) * _STEPS_A_NOTE
     if starts <= 0:
@@ -222,25 +241,26 @@ def find(pcm: Pcm16, rate_hz: int) -> tuple[Found, ...]:
     low, high, *notes = (scores[_STEPS_A_NOTE * note :][:starts] for note in range(_NOTES))
     opened = (low.argmax(axis=1) == _LOW) & (high.argmax(axis=1) == _HIGH)
     opened &= np.minimum(low[:, _LOW], high[:, _HIGH]) > _SURE
+    begins = np.flatnonzero(opened)
+    fits = low[begins, _LOW] + high[begins, _HIGH]
+    fits += np.sum([note[begins, :_LOW].max(axis=1) for note in notes], axis=0)
     found: list[Found] = []
-    for start in _best_of_each(np.flatnonzero(opened), low[:, _LOW] + high[:, _HIGH]):
-        if not loud[start : start + _NOTES * _STEPS_A_NOTE : _STEPS_A_NOTE].all():
+    word_over = 0
+    for start in _best_of_each(begins, fits):
+        if start < word_over or not loud[start : start + _NOTES * _STEPS_A_NOTE : _STEPS_A_NOTE].all():
             continue
         word = _word(np.array([note[start, :_LOW] for note in notes]))
         first = round((start * _STEP_MS - (NOTE_MS - _WINDOW_MS) / 2) * rate_hz / 1000)
+        word_over = start + (_NOTES - 1) * _STEPS_A_NOTE if word is not None else word_over
         found.append(Found(word, max(0, first), min(len(pcm), first + WORD_MS * rate_hz // 1000)))
     return tuple(found)
 
 
-def _best_of_each(starts: npt.NDArray[np.intp], fits: _Floats) -> Iterator[int]:
-    """Where words begin: of the places within a note of each other the best. Words do not overlap."""
-    word_over = 0
-    for group in np.split(starts, np.flatnonzero(np.diff(starts) > 1) + 1):
-        group = group[group >= word_over]
-        if len(group):
-            best = int(group[fits[group].argmax()])
-            word_over = best + (_NOTES - 1) * _STEPS_A_NOTE
-            yield best
+def _best_of_each(begins: npt.NDArray[np.intp], fits: _Floats) -> Iterator[int]:
+    """Where words begin: of the places less than a note apart the one that fits best."""
+    if len(begins):
+        for group in np.split(np.arange(len(begins)), np.flatnonzero(np.diff(begins) >= _STEPS_A_NOTE) + 1):
+            yield int(begins[group[fits[group].argmax()]])
 
 
 def _word(scores: _Floats) -> str | None:
