@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from loadtest.call import SLOT_MS, CallTape, EndCause, Transport
 from loadtest.cross_talk import HeardCode, heard_codes
 from loadtest.ear import HeardMedia
 from loadtest.emodel import G711, LINEAR, OPUS, mos, r_factor
-from loadtest.measure import HELD_MS, Span, TurnMark, TurnTiming, measure_turns, voiced_spans
+from loadtest.measure import HELD_MS, Span, TurnTiming, measure_turns, voiced_spans
 from loadtest.outcome import CallOutcome, Fate, Fault, TurnOutcome, was_cut
 
 TALKED_ON_MS = 100.0
@@ -77,7 +77,8 @@ def measure_call(tape: CallTape, offered: OfferedCall, expect: Expectations) -> 
     spans = voiced_spans(tape.agent, tape.rate_hz)
     own = {mark.code for mark in tape.marks if mark.code is not None}
     codes = heard_codes(tape.agent, tape.rate_hz, spans) if own else []
-    answered = [index for index in range(len(tape.marks)) if _was_answered(tape, index, codes)]
+    unended = _unended(tape, spans, codes)
+    answered = [index for index in range(len(tape.marks)) if _was_answered(tape, index, unended)]
     timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks, answered)
     turns = [_turn(tape, index, timing, codes, answered_s) for index, timing in enumerate(timings)]
     foreign = [code.word for code in codes if code.word is not None and code.word not in own]
@@ -95,8 +96,7 @@ def measure_call(tape: CallTape, offered: OfferedCall, expect: Expectations) -> 
         problem=tape.problem,
         call_id=tape.log.call_id,
         turns=tuple(turns),
-        false_stops=sum(turn.kind == "backchannel" and turn.stop_ms is not None for turn in turns)
-        + sum(_broke_off(turns, index) for index in range(len(turns))),
+        false_stops=_false_stops(turns, unended),
         replies=greeted + sum(turn.voice_to_voice_ms is not None for turn in turns),
         frames_due=heard.frames_due,
         frames_late=heard.frames_late,
@@ -174,25 +174,34 @@ def _turn(tape: CallTape, index: int, timing: TurnTiming, codes: Sequence[HeardC
     )
 
 
-def _was_answered(tape: CallTape, index: int, codes: Sequence[HeardCode]) -> bool:
+def _was_answered(tape: CallTape, index: int, unended: Collection[int]) -> bool:
     """A backchannel that the agent took for a turn: the server began a new response, where the wire tells, or the long
     reply before it lacks its end."""
-    mark = tape.marks[index]
-    if mark.kind != "backchannel":
+    if tape.marks[index].kind != "backchannel":
         return False
-    if tape.log.agent_transcript(index) is not None:
-        return True
-    after = next((later for later in tape.marks[index + 1 :] if later.kind != "backchannel"), None)
-    asked = _asked(tape, index)
-    if asked is None or not _is_long(asked.text) or (after is not None and after.kind == "interrupt"):
-        return False
-    until = len(tape.agent) if after is None else after.start
-    return sum(code.word == asked.code and asked.start <= code.span.start < until for code in codes) == 1
+    return tape.log.agent_transcript(index) is not None or _asked(tape, index) in unended
 
 
-def _asked(tape: CallTape, index: int) -> TurnMark | None:
+def _asked(tape: CallTape, index: int) -> int | None:
     """The turn in whose answer a backchannel came."""
-    return next((mark for mark in reversed(tape.marks[:index]) if mark.kind != "backchannel"), None)
+    return next((i for i in reversed(range(index)) if tape.marks[i].kind != "backchannel"), None)
+
+
+def _unended(tape: CallTape, spans: Sequence[Span], codes: Sequence[HeardCode]) -> set[int]:
+    """Turns whose long reply lacks the code word that ends it, though the caller heard it out: the agent broke off, for
+    a backchannel, noise or an echo."""
+    near = int(_DISTURBED_MS * tape.rate_hz / 1000)
+    found: set[int] = set()
+    turns = [index for index, mark in enumerate(tape.marks) if mark.kind != "backchannel"]
+    for index, after in itertools.zip_longest(turns, turns[1:]):
+        mark = tape.marks[index]
+        until = len(tape.agent) if after is None else tape.marks[after].start
+        cut = after is not None and tape.marks[after].kind == "interrupt"
+        if mark.code is None or not _is_long(mark.text) or cut or any(s.start < until < s.end + near for s in spans):
+            continue
+        if sum(code.word == mark.code and mark.start <= code.span.start < until for code in codes) == 1:
+            found.add(index)
+    return found
 
 
 def _was_over(tape: CallTape, index: int, stop_ms: float, codes: Sequence[HeardCode]) -> bool:
@@ -200,10 +209,10 @@ def _was_over(tape: CallTape, index: int, stop_ms: float, codes: Sequence[HeardC
     asked = _asked(tape, index)
     if asked is None:
         return False
-    near = int(_DISTURBED_MS * tape.rate_hz / 1000)
+    mark, near = tape.marks[asked], int(_DISTURBED_MS * tape.rate_hz / 1000)
     stopped = tape.marks[index].start + int(stop_ms * tape.rate_hz / 1000)
-    ends = [code.span.end for code in codes if asked.start <= code.span.start and code.span.end <= stopped + near]
-    return len(ends) >= (2 if _is_long(asked.text) else 1) and stopped - ends[-1] <= near
+    ends = [code.span.end for code in codes if mark.start <= code.span.start and code.span.end <= stopped + near]
+    return len(ends) >= (2 if _is_long(mark.text) else 1) and stopped - ends[-1] <= near
 
 
 def _is_long(text: str | None) -> bool:
@@ -211,17 +220,14 @@ def _is_long(text: str | None) -> bool:
     return text is not None and LONG_REPLY in text.lower()
 
 
-def _broke_off(turns: Sequence[TurnOutcome], index: int) -> bool:
-    """A long reply that lacks its second code word, though the caller heard it out, was broken off by noise or an
-    echo."""
-    turn = turns[index]
-    if not _is_long(turn.text) or turn.code is None or was_cut(turns, index):
-        return False
-    murmurs = itertools.takewhile(lambda later: later.kind == "backchannel", turns[index + 1 :])
-    parts = [turn, *murmurs]  # of one reply
-    if any(part.kind == "backchannel" and part.stop_ms is not None for part in parts):
-        return False  # it was the murmur
-    return sum(part.heard_codes.count(turn.code) for part in parts) == 1
+def _false_stops(turns: Sequence[TurnOutcome], unended: Collection[int]) -> int:
+    """Backchannels that stopped the agent, and replies that broke off without one."""
+    stops = 0
+    for index, turn in enumerate(turns):
+        murmurs = itertools.takewhile(lambda later: later.kind == "backchannel", turns[index + 1 :])
+        stops += turn.kind == "backchannel" and turn.stop_ms is not None
+        stops += index in unended and all(murmur.stop_ms is None for murmur in murmurs)
+    return stops
 
 
 def _disturbed(code: Span, tape: CallTape, timings: Sequence[TurnTiming]) -> bool:

@@ -242,6 +242,16 @@ def test_a_long_reply_that_noise_broke_off_lacks_its_second_code_word() -> None:
     assert measured(tracks.tape()).good
 
 
+def test_a_long_reply_that_the_end_of_the_call_or_the_caller_cut_was_not_broken_off() -> None:
+    tracks = Tracks(9_000)
+    tracks.says(500, sung(7), code=code_word(7), text="tell me more")
+    tracks.answers(2_000, tone(300), sung(7), tone(8_000))
+    assert measured(tracks.tape(EndCause.CONNECTION_LOST)).faults == ("dropped",)
+    tracks.answers(6_200, np.zeros(samples(2_800), dtype=np.int16))
+    tracks.says(6_000, tone(800))
+    assert measured(tracks.tape()).false_stops == 0, "it was talked over"
+
+
 @pytest.mark.parametrize(
     ("cause", "up", "fate"),
     [
