@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # engines/fetch.py reads `pip download --progress-bar raw`, which came with pip 24.1.
 PIP_VERSION := 26.3
-# A competitor's, which bench-media measures beside ours, in an environment of its own: it needs other versions.
+# A competitor's, which bench-media and bench-pipecat measure beside ours, in an environment of its own: it needs other versions.
 PIPECAT_VENV := .venv-pipecat
 BENCH ?=
 LOADTEST ?=
@@ -24,7 +24,7 @@ PRESET_EXTRA_mac := speech-mlx
 PRESET_EXTRA_cuda := cuda
 EXTRA := $(or $(PRESET_EXTRA_$(PRESET)),embedded)
 
-.PHONY: help run test check bench-call bench-media bench-phones loadtest clean
+.PHONY: help run test check bench-call bench-media bench-phones bench-pipecat loadtest clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ bench-media: $(VENV)/.installed-embedded $(PIPECAT_VENV)/.installed ## A browser
 
 bench-phones: $(VENV)/.installed-embedded ## A phone call's cost over SIP and Twilio, and calls a core holds (BENCH=--quick)
 	@exec $(BIN)/python -m scripts.bench_phones $(BENCH)
+
+bench-pipecat: $(VENV)/.installed-dev $(PIPECAT_VENV)/.installed ## What a call costs us and what it costs pipecat, by the load test (BENCH="--calls 10")
+	@exec $(BIN)/python -m scripts.bench_pipecat --pipecat-python $(PIPECAT_VENV)/bin/python $(BENCH)
 
 loadtest: $(VENV)/.installed-embedded ## 20 simulated callers for a minute on a gateway of its own; a report (LOADTEST="churn")
 	@exec $(BIN)/python -m scripts.loadtest $(LOADTEST)
