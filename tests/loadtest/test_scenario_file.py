@@ -126,3 +126,12 @@ def test_the_library_is_named_as_its_files(name: str) -> None:
 def test_the_library_is_whole() -> None:
     wanted = {"smoke", "talk", "interrupters", "noisy", "churn", "parked", "burst", "soak", "ivr"}
     assert wanted <= set(library_names())
+
+
+def test_the_documented_example_is_a_scenario(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "loadtest" / "scenarios.md").read_text(encoding="utf-8")
+    example, network = [part.split("```")[0] for part in page.split("```yaml\n")[1:3]]
+    assert load_scenario(written(tmp_path, example)).name == "booking"
+    assert load_scenario(written(tmp_path, HEAD + "steps: [vanish]\n" + network)).packets() is not None
+    for name in library_names():
+        assert f"| `{name}` |" in page
