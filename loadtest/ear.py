@@ -143,7 +143,7 @@ class Ear(abc.ABC):
             underruns=self.underruns,
             slow=self._slow,
             gaps=self._gaps,
-            longest_gap_ms=self._longest_gap_s * 1000,
+            longest_gap_ms=round(self._longest_gap_s * 1000, 3),
         )
 
     @abc.abstractmethod

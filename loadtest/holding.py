@@ -180,7 +180,7 @@ class _Call:
                 end = start + slots * self._slot_samples
                 self._marks.append(TurnMark(start, end, kind, keys=True, text=keys, answer_expected=answer_expected))
             case HoldOn() | HoldOff():
-                self._held = isinstance(action, HoldOn)
+                self._held, self._line, self._keys = isinstance(action, HoldOn), None, ""
                 self._wire.hold(self._held)
             case Vanish():
                 raise CallOver(EndCause.VANISHED)

@@ -144,6 +144,11 @@ class RtpPlayout(Ear):
         self._packets.clear()
         self._highest = self._next_sequence = None
 
+    def pause(self) -> None:
+        """The sender was told to be silent, or to go on: what is missing from here on is not late."""
+        self._spoke = self._hole = False
+        self._missed.clear()
+
     def report(self) -> MediaReport:
         counts = self.counts
         return MediaReport(

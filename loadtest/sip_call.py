@@ -81,7 +81,7 @@ class SipWire(PhoneWire):
         self._rtp = RtpPort(self._on_first_packet, self._on_key)
         self._signalling: SipCaller | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._vanished = False
+        self._vanished = self._holding = False
         self._up = asyncio.Event()
         self._ended = asyncio.Event()
         self._session, self._version = secrets.randbits(31), 0
@@ -134,6 +134,14 @@ class SipWire(PhoneWire):
 
     def skip(self, slots: int) -> None:
         self._rtp.skip(slots)
+
+    def hold(self, held: bool) -> None:
+        """As a phone's button: music is not played, silence is sent."""
+        if self._signalling is not None:
+            self._holding = held
+            self.ear.pause()
+            self._signalling.offer(self._clock())
+            self._settle()
 
     async def vanish(self, linger_s: float) -> None:
         self._vanished = True
@@ -191,12 +199,15 @@ class SipWire(PhoneWire):
     def describe(self, offer: str | None) -> str:
         self._version += 1
         codecs: tuple[str, ...] = self._codecs
-        direction = "sendrecv"
+        direction = "sendonly" if self._holding else "sendrecv"
         event_type: int | None = EVENT_TYPE
-        if offer is not None:
+        if offer is None and self._remote is not None:  # no other codec in the middle of a call
+            codecs, event_type = (self._remote.codec,), self._remote.event_type
+        elif offer is not None:
             remote = read_media(offer, (self._remote.codec,) if self._remote else self._codecs)
             self._talk_to(remote)
-            codecs, direction, event_type = (remote.codec,), answering_direction(remote), remote.event_type
+            codecs, event_type = (remote.codec,), remote.event_type
+            direction = answering_direction(remote, holding=self._holding)
         host, port = self._link.local[0], self._rtp.port
         if self._plan.rtp_route is not None:
             host, port = self._plan.rtp_route.ours((host, port))
@@ -209,6 +220,9 @@ class SipWire(PhoneWire):
             direction=direction,
             event_type=event_type,
         )
+
+    def updated(self, sdp: str) -> None:
+        self._talk_to(read_media(sdp, self._codecs if self._remote is None else (self._remote.codec,)))
 
     def referred(self, target: str) -> None:
         self.log.transferred_to = target.partition("<")[2].partition(">")[0] or target

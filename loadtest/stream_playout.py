@@ -83,7 +83,8 @@ class StreamPlayout(Ear):
         if self._queued_samples == 0:
             self._play_from_s = now_s + self._prebuffer_s
         voiced = has_voice(pcm)
-        self._came(now_s, len(pcm) / self._rate_hz, continues=voiced and self._voice_came)
+        continues = voiced and self._voice_came and now_s - (self._runs_out_s or now_s) <= HOLE_MS / 1000
+        self._came(now_s, len(pcm) / self._rate_hz, continues=continues)
         self._voice_came = voiced
         self._queue.append((pcm, voiced))
         self._queued_samples += len(pcm)

@@ -93,7 +93,7 @@ class WebSocketLink(asyncio.Protocol):
     def attend(self, on_message: Callable[[str | bytes], None], on_over: Callable[[CallOver], None]) -> None:
         """Every message from now on, those that wait first; and once, that the server is gone."""
         self._on_message, self._on_over = on_message, on_over
-        if len(self._early) >= _MAX_EARLY and self._transport is not None:
+        if self._transport is not None:
             self._transport.resume_reading()
         early, self._early = self._early, []
         for message in early:

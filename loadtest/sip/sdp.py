@@ -104,9 +104,10 @@ def read_media(sdp: str, codecs: Sequence[str]) -> RemoteMedia:
     )
 
 
-def answering_direction(offer: RemoteMedia) -> str:
-    """What an answer says to an offer's direction (RFC 3264 section 6.1) by a caller who would do both."""
-    match offer.sends, offer.receives:
+def answering_direction(offer: RemoteMedia, *, holding: bool = False) -> str:
+    """What an answer says to an offer's direction (RFC 3264 section 6.1) by a caller who would do both, or who has the
+    other end on hold."""
+    match offer.sends and not holding, offer.receives:
         case True, True:
             return "sendrecv"
         case True, False:

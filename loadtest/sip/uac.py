@@ -8,11 +8,13 @@ OPTIONS.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from loadtest.call import CallOver, EndCause
+from loadtest.sip.dialog import Dialog
 from loadtest.sip.digest import Credentials, answer_challenge, is_stale
 from loadtest.sip.message import SipMessage, SipUri, parameter_of, parse_message, serialise
 from loadtest.sip.refusal import refused
@@ -27,8 +29,9 @@ _GIVE_UP_S = 64 * T1_S
 _BYE_S = 4.0
 _KEPT_ANSWERS = 50
 _MAX_INVITES = 3
+_GLARE = "again after glare"
+_GLARE_S = 3.0  # 2.1 to 4 s for who made the call, up to 2 s for the other (section 14.1)
 _ALLOW = "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO, UPDATE, NOTIFY, REFER"
-_AGENT = "offhook-call"
 
 
 class State(enum.Enum):
@@ -47,6 +50,9 @@ class Phone(Protocol):
 
     def describe(self, offer: str | None) -> str:
         """The answer to the other end's offer; without one, an offer. Raises :class:`~loadtest.sip.sdp.NoMedia`."""
+
+    def updated(self, sdp: str) -> None:
+        """The other end answered a later offer. Raises :class:`~loadtest.sip.sdp.NoMedia`."""
 
     def referred(self, target: str) -> None:
         """The other end hands the caller over."""
@@ -71,24 +77,17 @@ class SipCaller:
         self.over: CallOver | None = None
         self.failure: str | None = None
         self.outbox: list[bytes] = []
-        self.call_id = token()
         self.trying_s: float | None = None
         self.ringing_s: float | None = None
         self._target = target
-        self._local = SipUri(caller, local[0], local[1])
-        self._contact = f"<{SipUri(caller, *local, parameters=(('transport', 'tcp'),) if transport == 'TCP' else ())}>"
+        self._dialog = Dialog(target, local, transport=transport, token=token, caller=caller)
         self._phone = phone
-        self._transport = transport
         self._token = token
         self._credentials = credentials
-        self._tag = token()
-        self._to = self._invite_to = f"<{SipUri(target.user, target.host, target.port)}>"
-        self._remote_target = str(target)
-        self._route: Sequence[str] = ()
-        self._cseq = 0
         self._remote_cseq = -1
         self._invites = 0
         self._invite_via = ""
+        self._invite_number = 0
         self._invite_branch = ""
         self._bye_branch = ""
         self._cancelled = False
@@ -98,6 +97,12 @@ class SipCaller:
         self._acks: dict[str, bytes] = {}
         self._sent = Resending(reliable=transport == "TCP")
         self._answers: dict[tuple[str, str], bytes] = {}
+        self._offer_branch = self._offer_via = ""
+        self._offers_again = False
+
+    @property
+    def call_id(self) -> str:
+        return self._dialog.call_id
 
     @property
     def next_s(self) -> float | None:
@@ -106,18 +111,32 @@ class SipCaller:
     def invite(self, now_s: float, authorization: tuple[str, str] | None = None) -> None:
         """Call, or call again with an answer to the challenge."""
         self._invites += 1
-        self._cseq += 1
         self._provisional = False
-        headers = [("Contact", self._contact), ("Supported", "100rel"), ("Allow", _ALLOW)]
+        headers = [("Contact", self._dialog.contact), ("Supported", "100rel"), ("Allow", _ALLOW)]
         if authorization is not None:
             headers.append(authorization)
-        self._invite_branch = "z9hG4bK" + self._token()
-        self._invite_via = self._via(self._invite_branch)
-        offer = self._phone.describe(None)
-        to, target = self._invite_to, str(self._target)
-        data = self._request("INVITE", self._cseq, self._invite_via, headers, offer, to=to, target=target)
+        self._invite_branch = self._dialog.branch()
+        self._invite_via = self._dialog.via(self._invite_branch)
+        self._invite_number = self._dialog.next_number()
+        offer, to = self._phone.describe(None), self._dialog.invited
+        data = self._dialog.request("INVITE", self._invite_number, self._invite_via, headers, offer, to=to)
         self.outbox.append(data)
         self._sent.start(self._invite_branch, data, now_s, ANSWER_S, unbounded=True)
+
+    def offer(self, now_s: float) -> None:
+        """Tell the other end, by a re-INVITE, what the phone says of itself now (hold)."""
+        if self.state is not State.UP:
+            return
+        if self._offer_branch or _GLARE in self._sent:  # one at a time (section 14.1)
+            self._offers_again = True
+            return
+        self._offers_again = False
+        self._offer_branch = self._dialog.branch()
+        self._offer_via = self._dialog.via(self._offer_branch)
+        headers = [("Contact", self._dialog.contact), ("Allow", _ALLOW)]
+        offer, number = self._phone.describe(None), self._dialog.next_number()
+        data = self._dialog.request("INVITE", number, self._offer_via, headers, offer)
+        self._send(self._offer_branch, data, now_s, _GIVE_UP_S)
 
     def hang_up(self, now_s: float) -> None:
         if self.state is State.UP:
@@ -162,11 +181,15 @@ class SipCaller:
             if method == "INVITE" and message.status >= 200 and branch in self._acks:
                 self.outbox.append(self._acks[branch])  # our ACK was lost
         elif message.status < 200:
-            if method == "INVITE":
+            if branch == self._offer_branch:
+                self._sent.wait(branch, now_s + _GIVE_UP_S)
+            elif method == "INVITE":
                 self._on_progress(message, now_s)
         else:
             self._sent.stop(branch)
-            if method == "INVITE":
+            if branch == self._offer_branch:
+                self._on_offer_answered(message, now_s)
+            elif method == "INVITE":
                 self._on_final(message, now_s)
             elif method == "BYE":
                 if message.status >= 300:
@@ -186,16 +209,14 @@ class SipCaller:
         if "100rel" in message.first("require") and rseq.isdecimal() and int(rseq) > self._rseq:
             self._rseq = int(rseq)
             self._early_sdp = message.body or self._early_sdp  # then the final answer has none (RFC 6337 section 3.1)
-            self._take_dialog(message)
+            self._dialog.take(message)
             self._in_dialog("PRACK", now_s, [("RAck", f"{rseq} {message.first('cseq')}")])
 
     def _on_final(self, message: SipMessage, now_s: float) -> None:
         if message.status < 300:
             self._on_answer(message, now_s)
             return
-        ack = self._request(
-            "ACK", message.cseq[0], self._invite_via, [], to=message.first("to"), target=str(self._target)
-        )
+        ack = self._dialog.request("ACK", message.cseq[0], self._invite_via, to=message.first("to"))
         self._acknowledge(message.branch, ack)
         challenges = message.all("www-authenticate") + message.all("proxy-authenticate")
         authorization = None
@@ -217,9 +238,8 @@ class SipCaller:
         return None if value is None else (name, value)
 
     def _on_answer(self, message: SipMessage, now_s: float) -> None:
-        self._take_dialog(message)
-        via = self._via("z9hG4bK" + self._token())
-        self._acknowledge(message.branch, self._request("ACK", message.cseq[0], via, []))
+        self._dialog.take(message)
+        self._confirm(message)
         wanted = self.state is State.CALLING
         self.state = State.UP
         if wanted:
@@ -231,23 +251,36 @@ class SipCaller:
         if not wanted:
             self.hang_up(now_s)
 
+    def _on_offer_answered(self, message: SipMessage, now_s: float) -> None:
+        self._offer_branch = ""
+        if message.status < 300:
+            self._dialog.move(message)
+            self._confirm(message)
+            with contextlib.suppress(NoMedia):  # it goes on as it was
+                self._phone.updated(message.body)
+        else:
+            self._acknowledge(message.branch, self._dialog.request("ACK", message.cseq[0], self._offer_via))
+        if message.status in (408, 481):  # the other end knows of no call (section 12.2.1.2)
+            self.hang_up(now_s)
+        elif message.status == 491:
+            self._sent.wait(_GLARE, now_s + _GLARE_S)
+        elif self._offers_again:
+            self.offer(now_s)
+
+    def _confirm(self, message: SipMessage) -> None:
+        """ACK of a 2xx: a transaction of its own."""
+        via = self._dialog.via(self._dialog.branch())
+        self._acknowledge(message.branch, self._dialog.request("ACK", message.cseq[0], via))
+
     def _acknowledge(self, branch: str, ack: bytes) -> None:
         self._acks[branch] = ack
         self.outbox.append(ack)
-
-    def _take_dialog(self, message: SipMessage) -> None:
-        """Of a response that makes the dialog, or made it early."""
-        self._to = message.first("to")
-        self._route = message.all("record-route")[::-1]
-        contact = message.first("contact").partition("<")[2].partition(">")[0]
-        self._remote_target = contact or message.first("contact").partition(";")[0] or self._remote_target
 
     def _cancel(self, now_s: float) -> None:
         if self._cancelled:
             return
         self._cancelled = True
-        to, target = self._invite_to, str(self._target)
-        cancel = self._request("CANCEL", self._cseq, self._invite_via, [], to=to, target=target)
+        cancel = self._dialog.request("CANCEL", self._invite_number, self._invite_via, to=self._dialog.invited)
         self._send("CANCEL", cancel, now_s, _BYE_S)
 
     def _unanswered(self, key: str, now_s: float) -> None:
@@ -260,6 +293,10 @@ class SipCaller:
                 self.hang_up(now_s)
             else:
                 self.end(CallOver(EndCause.REFUSED, f"no answer at {self._target}"))
+        elif key == _GLARE:
+            self.offer(now_s)
+        elif key == self._offer_branch:
+            self.hang_up(now_s)
         elif key == self._bye_branch:
             self.failure = "the server did not confirm the hang-up"
             self.end(CallOver(EndCause.HANGUP))
@@ -275,7 +312,7 @@ class SipCaller:
         if known is not None:
             self.outbox.append(known)
             return
-        ours = message.first("call-id") == self.call_id and parameter_of(message.first("to"), "tag") == self._tag
+        ours = message.first("call-id") == self.call_id and parameter_of(message.first("to"), "tag") == self._dialog.tag
         if not ours or method in ("CANCEL", "PRACK"):
             self._respond(message, "481 Call/Transaction Does Not Exist")
         elif number < self._remote_cseq:
@@ -289,6 +326,8 @@ class SipCaller:
             case "BYE":
                 self._respond(message, "200 OK")
                 self.end(CallOver(EndCause.AGENT_HANGUP))
+            case "INVITE" if self._offer_branch:
+                self._respond(message, "491 Request Pending")
             case "INVITE" | "UPDATE":
                 self._on_offer(message, method, now_s)
             case "REFER":
@@ -314,9 +353,8 @@ class SipCaller:
             except NoMedia:
                 self._respond(message, "488 Not Acceptable Here")
                 return
-        answer = self._respond(message, "200 OK", [("Contact", self._contact), ("Allow", _ALLOW)], body)
-        contact = message.first("contact").partition("<")[2].partition(">")[0]
-        self._remote_target = contact or self._remote_target
+        answer = self._respond(message, "200 OK", [("Contact", self._dialog.contact), ("Allow", _ALLOW)], body)
+        self._dialog.move(message)
         if method == "INVITE":
             self._sent.start(f"ACK {message.cseq[0]}", answer, now_s, _GIVE_UP_S)
 
@@ -327,7 +365,7 @@ class SipCaller:
         copied += [("Record-Route", route) for route in message.all("record-route")]
         to = message.first("to")
         if parameter_of(to, "tag") is None:
-            to += f";tag={self._tag}"
+            to += f";tag={self._dialog.tag}"
         copied += [("From", message.first("from")), ("To", to)]
         copied += [("Call-ID", message.first("call-id")), ("CSeq", message.first("cseq"))]
         data = serialise(f"SIP/2.0 {status}", [*copied, *headers], body)
@@ -348,41 +386,13 @@ class SipCaller:
         content_type: str = "",
         within_s: float = _GIVE_UP_S,
     ) -> str:
-        self._cseq += 1
-        branch = "z9hG4bK" + self._token()
-        extra = [("Contact", self._contact), *headers] if method != "BYE" else list(headers)
-        data = self._request(method, self._cseq, self._via(branch), extra, body, content_type)
+        branch = self._dialog.branch()
+        extra = [("Contact", self._dialog.contact), *headers] if method != "BYE" else list(headers)
+        number = self._dialog.next_number()
+        data = self._dialog.request(method, number, self._dialog.via(branch), extra, body, content_type)
         self._send(branch, data, now_s, within_s)
         return branch
 
     def _send(self, key: str, data: bytes, now_s: float, within_s: float) -> None:
         self.outbox.append(data)
         self._sent.start(key, data, now_s, within_s)
-
-    def _via(self, branch: str) -> str:
-        host = f"[{self._local.host}]" if ":" in self._local.host else self._local.host
-        return f"SIP/2.0/{self._transport} {host}:{self._local.port};branch={branch};rport"
-
-    def _request(
-        self,
-        method: str,
-        number: int,
-        via: str,
-        headers: Sequence[tuple[str, str]],
-        body: str = "",
-        content_type: str = "",
-        *,
-        to: str | None = None,
-        target: str | None = None,
-    ) -> bytes:
-        common = [
-            ("Via", via),
-            ("Max-Forwards", "70"),
-            *(("Route", route) for route in (self._route if target is None else ())),
-            ("From", f"<{SipUri(self._local.user, self._local.host)}>;tag={self._tag}"),
-            ("To", to or self._to),
-            ("Call-ID", self.call_id),
-            ("CSeq", f"{number} {method}"),
-            ("User-Agent", _AGENT),
-        ]
-        return serialise(f"{method} {target or self._remote_target} SIP/2.0", [*common, *headers], body, content_type)

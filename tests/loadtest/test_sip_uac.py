@@ -27,6 +27,9 @@ class FakePhone:
             raise NoMedia("no")
         return "our offer" if offer is None else f"answer to {offer}"
 
+    def updated(self, sdp: str) -> None:
+        self.heard.append(f"updated {sdp}")
+
     def referred(self, target: str) -> None:
         self.heard.append(f"refer {target}")
 
@@ -222,3 +225,76 @@ def test_refusals_that_say_when_to_come_again() -> None:
     assert rig.caller.over is not None
     assert rig.caller.over.cause is EndCause.BUSY
     assert "(again in 30 s)" in (rig.caller.over.problem or "")
+
+
+def test_hold_is_an_invite_in_the_call_and_its_answer_is_acknowledged() -> None:
+    rig = up()
+    rig.caller.offer(5.0)
+    (offer,) = rig.sent()
+    assert (offer.start, offer.cseq, offer.body) == (
+        "INVITE sip:desk@10.0.0.2:5080 SIP/2.0",
+        (2, "INVITE"),
+        "our offer",
+    )
+    assert offer.all("route") == ["<sip:p2;lr>", "<sip:p1;lr>"]
+    assert rig.respond(offer, "100 Trying") == []
+    (ack,) = rig.respond(offer, "200 OK", body="held")
+    assert (ack.method, ack.cseq[0], ack.branch == offer.branch) == ("ACK", 2, False)
+    assert rig.phone.heard[-1] == "updated held"
+    assert rig.respond(offer, "200 OK", body="held") == [ack]
+    assert rig.until(100) == []
+    assert rig.caller.state is State.UP
+
+
+def test_a_second_change_waits_for_the_first_and_only_the_last_is_told() -> None:
+    rig = up()
+    rig.caller.offer(0.0)
+    (first,) = rig.sent()
+    rig.caller.offer(0.1)
+    rig.caller.offer(0.2)
+    assert rig.sent() == []
+    ack, second = rig.respond(first, "200 OK", body="held")
+    assert (ack.method, second.method, second.cseq[0]) == ("ACK", "INVITE", 3)
+    assert [message.method for message in rig.respond(second, "200 OK")] == ["ACK"]
+
+
+def test_offers_that_cross_are_refused_and_made_again_after_a_while() -> None:
+    rig = up()
+    rig.caller.offer(0.0)
+    (offer,) = rig.sent()
+    assert [message.status for message in rig.ask("INVITE", 7, "theirs")] == [491]
+    (ack,) = rig.respond(offer, "491 Request Pending")
+    assert (ack.method, ack.branch) == ("ACK", offer.branch)
+    rig.ask("ACK", 7)
+    (ok,) = rig.ask("INVITE", 8, "theirs", branch="z9hG4bKnext")
+    assert (ok.status, ok.body) == (200, "answer to theirs")
+    rig.ask("ACK", 8, branch="z9hG4bKthird")
+    ((at_s, again),) = rig.until(4.0)[:1]
+    assert (again.method, again.body) == ("INVITE", "our offer")
+    assert 2.1 <= at_s <= 4.0
+    rig.respond(again, "200 OK")
+
+
+def test_a_hold_that_is_refused_leaves_the_call_as_it_was() -> None:
+    rig = up()
+    rig.caller.offer(0.0)
+    (offer,) = rig.sent()
+    (ack,) = rig.respond(offer, "488 Not Acceptable Here")
+    assert (ack.method, ack.branch) == ("ACK", offer.branch)
+    assert rig.caller.state is State.UP
+    assert rig.until(100) == []
+
+
+@pytest.mark.parametrize("answer", ["481 Call/Transaction Does Not Exist", None])
+def test_a_hold_that_the_other_end_knows_nothing_of_ends_the_call(answer: str | None) -> None:
+    rig = up()
+    rig.caller.offer(0.0)
+    (offer,) = rig.sent()
+    last = rig.respond(offer, answer) if answer else [message for _, message in rig.until(40)]
+    assert "BYE" in [message.method for message in last]
+
+
+def test_no_hold_before_the_call_is_up() -> None:
+    rig = Rig()
+    rig.caller.offer(0.0)
+    assert rig.sent() == []

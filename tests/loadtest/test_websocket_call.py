@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 
 import numpy as np
 import pytest
-from websockets.asyncio.client import ClientConnection
 
-from loadtest import websocket_call, websocket_link
+from loadtest import websocket_call
 from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
@@ -190,16 +188,6 @@ async def test_bad_events_are_noted_and_survived() -> None:
     assert tape.log.agent_transcript(0) == "answer 0"
     kinds = [error.split(":")[0] for error in tape.log.errors]
     assert kinds == ["malformed event", "malformed event", "malformed audio delta", "malformed audio delta", "odd"]
-
-
-async def test_a_server_that_stops_reading_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(*_arguments: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(ClientConnection, "send", never)
-    monkeypatch.setattr(websocket_link, "SEND_S", 0.01)
-    tape, _ = await call(Script(), line("hello"))
-    assert tape.end_cause is EndCause.STALLED
 
 
 async def test_a_server_that_says_nothing_is_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
