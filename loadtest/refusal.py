@@ -31,8 +31,8 @@ def refusal(status: int, body: bytes, url: str, plan: CallPlan) -> CallOver:
         case 404:
             guess = f"no agent named {plan.agent}" if plan.agent else "no such path or agent"
             return CallOver(EndCause.NOT_FOUND, f"404 from {url}: {_coded(body) or guess + said}")
-        case 503:
-            return CallOver(EndCause.BUSY, f"503 from {url}: busy{said}")
+        case 429 | 503:
+            return CallOver(EndCause.BUSY, f"{status} from {url}: busy{said}")
         case _:
             return CallOver(EndCause.REFUSED, f"{status} from {url}{said}")
 

@@ -36,3 +36,9 @@ def test_a_404_blames_the_agent_only_where_the_server_does_not_say_what_is_missi
 def test_a_sip_server_s_warning_is_passed_on(headers: tuple[tuple[str, str], ...], problem: str) -> None:
     over = refused(SipMessage("SIP/2.0 488 Not Acceptable Here", headers), parse_uri("sip:sales@h"), known=False)
     assert (over.cause, over.problem) == (EndCause.NO_MEDIA, problem)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_too_many_is_a_busy_server_that_said_no(status: int) -> None:
+    over = refusal(status, b"", "ws://h/stream", CallPlan("ws://h/stream", ()))
+    assert (over.cause, over.problem) == (EndCause.BUSY, f"{status} from ws://h/stream: busy")
