@@ -4,6 +4,7 @@ the time of each answer went by the server's own record.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +147,7 @@ def _waits(call: CallOutcome, clip: Clip, across: Axis, expect: dict[str, float 
     drawn: list[Markup] = []
     spans = voiced_spans(clip.caller, clip.rate_hz)
     ends = [clip.from_ms + span.end * 1000 / clip.rate_hz for span in spans]
-    for turn, following in zip(call.turns, [*call.turns[1:], None], strict=True):
+    for turn, following in itertools.zip_longest(call.turns, call.turns[1:]):
         until = following.in_call_ms if following is not None else float("inf")
         own = [end for end in ends if turn.in_call_ms < end < until]
         said_out = turn.in_call_ms if turn.kind == "press" or not own else own[-1]

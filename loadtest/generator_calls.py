@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from loadtest.address import CallAddress, call_address
 from loadtest.arrivals import MAX_CALLS, Arrival
-from loadtest.call import CallOver, CallPlan, CallTape, EndCause, PhoneOptions, no_call
+from loadtest.call import CallOver, CallPlan, CallTape, EndCause, PhoneOptions, Transport, no_call
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
 from loadtest.holding import hold_call
 from loadtest.measured_call import OfferedCall
@@ -175,6 +175,8 @@ class GeneratorCalls:
         return self._addresses[arrival.number % len(self._addresses)]
 
     def _prepared(self) -> tuple[str, ...]:
+        if any(address.transport is Transport.WEBRTC for address in self._addresses):
+            import loadtest.webrtc_call  # noqa: F401 (it takes half a second, which no ticker may be late)
         rates = {address.rate_hz for address in self._addresses}
         notes = [note for rate_hz in sorted(rates) for note in self._scenario.prepare(rate_hz, codes=self._job.codes)]
         return tuple(dict.fromkeys(notes))

@@ -56,13 +56,13 @@ def _reported(options: RunOptions, reports: ReportOptions, climb: ClimbOptions |
         report = asyncio.run(_run(options, recordings, progress, climb))
         if before is not None:
             report = with_baseline(report, before, str(reports.baseline))
+        if reports.json == STDOUT:
+            sys.stdout.buffer.write(to_json(report))
+            sys.stdout.buffer.flush()
+        elif reports.json is not None:
+            reports.json.write_bytes(to_json(report))
         if reports.html is not None:
             reports.html.write_text(to_html(report, recordings), "utf-8")
-    if reports.json == STDOUT:
-        sys.stdout.buffer.write(to_json(report))
-        sys.stdout.buffer.flush()
-    elif reports.json is not None:
-        reports.json.write_bytes(to_json(report))
     return report
 
 
