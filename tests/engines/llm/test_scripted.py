@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from engines.api import EngineError
-from engines.llm.scripted import ScriptedLlm
+from engines.llm.scripted import ScriptedLlm, echo
+from streaming.audio.code_words import code_word
 from streaming.jobs import (
     Generate,
     Generation,
@@ -175,3 +176,33 @@ async def test_it_calls_what_its_script_writes_out() -> None:
     llm.generate(request(), told)
     await asyncio.sleep(5)
     assert [type(item).__name__ for item in told.got] == ["Token", "ToolCalled", "Token", "Token", "GenerationDone"]
+
+
+def test_a_code_word_is_said_back_without_the_callers_words_around_it() -> None:
+    word = code_word(7)
+    said = (Message("user", f"My code word is {word.capitalize()}."),)
+    assert echo(said) == f"I heard {word.capitalize()}."
+
+
+def test_who_asks_for_more_is_told_more_with_its_word_at_both_ends() -> None:
+    word = code_word(7)
+    told = echo((Message("user", f"my code word is {word}, tell me more"),))
+    assert told.startswith(f"I heard {word}. ")
+    assert told.endswith(f"That was all, {word}.")
+    assert 60 <= len(told.split()) <= 80
+    nobody = echo((Message("user", "Tell me more."),))
+    assert nobody.startswith("You said: Tell me more. ")
+    assert nobody.endswith("That was all, caller.")
+
+
+@virtual
+async def test_without_records_nothing_is_kept() -> None:
+    llm = ScriptedLlm(records=False)
+    llm.generate(request(), Told())
+    await asyncio.sleep(1)
+    llm.prioritize("a", 1)
+    llm.postpone("a", 1, 2.0)
+    llm.cancel("a", 1)
+    llm.forget("a")
+    kept = (llm.requests, llm.prioritized, llm.postponed, llm.cancelled, llm.forgotten)
+    assert [list(record) for record in kept] == [[]] * 5

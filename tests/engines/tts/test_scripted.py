@@ -10,6 +10,7 @@ import pytest
 
 from engines.api import TextToSpeech
 from engines.tts.scripted import NEVER, ScriptedTts, word_tone_hz
+from streaming.audio.code_words import WORD_MS, code_word, find
 from streaming.jobs import Priority, Synthesis, SynthesisChunk, SynthesisFailed, Synthesize, WordEnd
 from tests.virtual_time import virtual
 
@@ -131,3 +132,26 @@ async def test_unknown_voice_fails() -> None:
 def test_words_must_be_whole_samples() -> None:
     with pytest.raises(ValueError, match="whole number"):
         ScriptedTts(word_ms=1, rate_hz=22_050)
+
+
+async def test_a_code_word_is_sung_among_tones_and_its_end_is_told() -> None:
+    word = code_word(1234)
+    answers = _chunks(await _all(ScriptedTts(), _request(f"I heard {word.capitalize()}. Bye.")))
+    pcm = np.frombuffer(b"".join(answer.pcm for answer in answers), "<i2")
+    assert pcm.size == (3 * 250 + WORD_MS) * 24
+    assert [end for answer in answers for end in answer.words] == [
+        WordEnd(1, 250.0),
+        WordEnd(7, 500.0),
+        WordEnd(21, 1_300.0),
+        WordEnd(26, 1_550.0),
+    ]
+    (found,) = find(pcm, 24_000)
+    assert found.word == word
+
+
+@virtual
+async def test_without_records_nothing_is_kept() -> None:
+    tts = ScriptedTts(records=False)
+    await _all(tts, _request("one"))
+    tts.cancel("call", 1)
+    assert (list(tts.requests), list(tts.cancelled)) == ([], [])

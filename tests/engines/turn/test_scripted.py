@@ -49,3 +49,13 @@ async def test_nothing_comes_after_close() -> None:
 def test_an_empty_script_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         ScriptedTurn([])
+
+
+async def test_without_records_the_script_goes_on() -> None:
+    turn = ScriptedTurn([0.2, 0.9], records=False)
+    answers: list[EndOfTurnScored] = []
+    for revision in range(1, 4):
+        turn.score(ScoreEndOfTurn(1, revision, 0, 160), PCM, answers.append)
+    await asyncio.sleep(0.01)
+    assert [answer.probability for answer in answers] == [0.2, 0.9, 0.9]
+    assert list(turn.requests) == []
