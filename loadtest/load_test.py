@@ -25,8 +25,10 @@ from loadtest.scenario import load_scenario
 from loadtest.scenario_file import ScenarioError, library_names
 from loadtest.voice import VoiceError
 
-EXIT_CODES = {Verdict.GOOD: 0, Verdict.NOT_GOOD: 1, Verdict.VOID: 3, Verdict.INTERRUPTED: 130}
+EXIT_CODES = {Verdict.GOOD: 0, Verdict.NOT_GOOD: 1, Verdict.VOID: 3}
 USAGE_ERROR = 2
+INTERRUPTED = 130
+"""Whatever the report says of the time until then."""
 
 
 def list_library() -> None:
@@ -42,7 +44,7 @@ def run_load_test(options: RunOptions, reports: ReportOptions, climb: ClimbOptio
         typer.echo(f"offhook loadtest: {error}", err=True)
         return USAGE_ERROR
     typer.echo(to_text(report), err=True)
-    return EXIT_CODES[report.verdict]
+    return INTERRUPTED if report.interrupted else EXIT_CODES[report.verdict]
 
 
 def _reported(options: RunOptions, reports: ReportOptions, climb: ClimbOptions | None) -> RunReport:

@@ -79,11 +79,18 @@ def test_json_on_standard_output_and_nothing_else_there(asked: list[LoadRun]) ->
 
 
 @pytest.mark.parametrize(
-    ("verdict", "code"), [(Verdict.NOT_GOOD, 1), (Verdict.VOID, 3), (Verdict.INTERRUPTED, 130), (Verdict.GOOD, 0)]
+    ("verdict", "interrupted", "code"),
+    [
+        (Verdict.GOOD, False, 0),
+        (Verdict.NOT_GOOD, False, 1),
+        (Verdict.VOID, False, 3),
+        (Verdict.INTERRUPTED, True, 130),
+        (Verdict.NOT_GOOD, True, 130),
+    ],
 )
-def test_exit_codes(monkeypatch: pytest.MonkeyPatch, verdict: Verdict, code: int) -> None:
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch, verdict: Verdict, interrupted: bool, code: int) -> None:
     async def once(run: LoadRun, calls: int | None = None) -> RunReport:
-        return msgspec.structs.replace(GOOD, verdict=verdict, reasons=("because",))
+        return msgspec.structs.replace(GOOD, verdict=verdict, interrupted=interrupted, reasons=("because",))
 
     monkeypatch.setattr(LoadRun, "once", once)
     result = invoke("smoke", "--url", URL)
