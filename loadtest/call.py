@@ -31,7 +31,6 @@ CALL_RATE_HZ = 24_000
 PHONE_RATE_HZ = 8_000
 
 SLOT_MS = 20
-SLOT_SAMPLES = CALL_RATE_HZ * SLOT_MS // 1000
 
 
 class Transport(enum.StrEnum):

@@ -14,6 +14,7 @@ from loadtest.realtime_wire import RealtimeWire
 from loadtest.report import MediaReport, SetupReport
 from loadtest.rtp_playout import OPUS_CLOCK_HZ, RtpPlayout
 from loadtest.ticker import running_clock
+from loadtest.tls import tls_context
 from loadtest.webrtc_peer import Peer
 from loadtest.webrtc_signalling import Signalling, on_loopback
 from loadtest.wire import ServerEvent, decode_event
@@ -48,7 +49,7 @@ ENCODING = Encoding("opus", CALL_RATE_HZ, _encode_line)
 async def dial_webrtc(plan: CallPlan, address: CallAddress) -> WebRtcWire:
     """Connect and wait for ``session.created``. Raises :class:`CallOver` if that did not come about."""
     voice = await frame_tables.voice(ENCODING, plan.steps)
-    signalling = Signalling(plan, address)
+    signalling = Signalling(plan, address, await tls_context())
     peer = Peer(on_loopback(address.url))
     try:
         if plan.ephemeral:

@@ -34,16 +34,16 @@ def on_loopback(url: str) -> bool:
 
 
 class Signalling:
-    """One call's HTTP. Close it with :meth:`aclose`."""
+    """One call's HTTP. Close it with :meth:`aclose`. ``tls`` says whom to believe."""
 
-    def __init__(self, plan: CallPlan, address: CallAddress) -> None:
+    def __init__(self, plan: CallPlan, address: CallAddress, tls: ssl.SSLContext) -> None:
         self._plan = plan
         self._address = address
         self._bearer = plan.key
         self._location: str | None = None
         local = on_loopback(address.url)
-        # A proxy can't reach our loopback. Certificates are believed as for wss: (SSL_CERT_FILE).
-        self._http = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=not local, verify=ssl.create_default_context())
+        # A proxy can't reach our loopback.
+        self._http = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=not local, verify=tls)
 
     async def aclose(self) -> None:
         await self._http.aclose()

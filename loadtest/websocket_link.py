@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import ssl
 import struct
 from collections.abc import Callable, Mapping
 from typing import cast
@@ -25,6 +23,7 @@ from websockets.uri import parse_uri
 from loadtest.call import CallOver, CallPlan, EndCause
 from loadtest.refusal import refusal
 from loadtest.ticker import running_clock
+from loadtest.tls import tls_context
 from loadtest.wire import SEND_S
 
 MAX_QUEUED_BYTES = 4 * 1024 * 1024
@@ -174,7 +173,7 @@ class WebSocketLink(asyncio.Protocol):
 
     async def _connect(self, via: tuple[str, int] | None) -> None:
         uri = self._protocol.uri
-        tls = await asyncio.to_thread(_tls) if uri.secure else None
+        tls = await tls_context() if uri.secure else None
         loop = asyncio.get_running_loop()
         name = uri.host if tls is not None else None
         host, port = via or (uri.host, uri.port)
@@ -258,11 +257,6 @@ class WebSocketLink(asyncio.Protocol):
             self._mark_bytes, self._mark_s = self._sent_bytes, now_s
         elif now_s - self._mark_s > SEND_S or queued > MAX_QUEUED_BYTES:
             self.end(CallOver(EndCause.STALLED, "the server stopped reading"))
-
-
-@functools.lru_cache(1)
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
 
 
 def _closing(closed: Close | None) -> CallOver:
