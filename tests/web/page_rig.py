@@ -97,6 +97,7 @@ class FakeGateway:
         self.asked: list[Asked] = []
         self.answers: dict[str, Answer | Callable[[Asked], Answer]] = {}
         self.agents: list[dict[str, str]] = TWO_AGENTS
+        self.notice = ""
         self.far = context.new_page()
         context.route("**/*", self._route)
         self.far.goto(f"{ORIGIN}/far")
@@ -122,7 +123,9 @@ class FakeGateway:
 
     def _good_answer(self, asked: Asked) -> Answer:
         if asked.path == "/v1/agents":
-            return Answer(200, {"object": "list", "data": self.agents})
+            return Answer(
+                200, {"object": "list", "data": self.agents, **({"notice": self.notice} if self.notice else {})}
+            )
         if asked.path == "/v1/realtime/client_secrets":
             return Answer(200, {"value": "ek_one", "expires_at": 0, "session": {}, "ice_servers": []})
         if asked.path == "/v1/realtime/calls":

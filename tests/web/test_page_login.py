@@ -42,6 +42,15 @@ def test_a_gateway_without_a_key_asks_for_none(rig: Rig) -> None:
     expect(page.locator("#sign-out")).to_be_hidden()
 
 
+def test_a_caller_is_told_of_fake_engines(rig: Rig) -> None:
+    page = rig.open()
+    expect(page.locator("#call")).to_be_visible()
+    expect(page.locator("#gateway-notice")).to_be_hidden()
+    rig.gateway.notice = "FAKE engines (stt, llm, tts): no figure tells of a model"
+    page.reload()
+    expect(page.locator("#gateway-notice")).to_have_text(rig.gateway.notice)
+
+
 def test_the_key_opens_the_page_and_each_call(rig: Rig) -> None:
     Door(rig)
     page = rig.open()
