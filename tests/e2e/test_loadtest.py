@@ -70,7 +70,7 @@ def _read(document: Path, told: str) -> dict[str, Any]:
 
 async def two_up(here: Served) -> None:
     async with asyncio.timeout(40):
-        while len(here.gateway.switchboard.calls()) < 2:  # noqa: ASYNC110
+        while here.gateway.switchboard.live < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
