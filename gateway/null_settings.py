@@ -54,10 +54,12 @@ class NullSettings(BaseModel):
         fakes = lineup.fakes()
         if not fakes:
             return ""
-        delays = ", ".join(said for kind, said in self._delays() if kind in fakes)
-        return f"FAKE engines ({', '.join(fakes)}): no figure tells of a model{f'; delays: {delays}' if delays else ''}"
+        delays = ", ".join(said for kind, value, said in self._delays() if kind in fakes and value) or "none"
+        return f"FAKE engines ({', '.join(fakes)}): no figure tells of a model; delays: {delays}"
 
-    def _delays(self) -> Iterator[tuple[Kind, str]]:
-        yield "stt", f"stt {self.stt_ms:g} ms"
-        yield "llm", f"first token {self.llm_first_token_ms:g} ms, each further one {self.llm_token_ms:g} ms"
-        yield "tts", f"tts {self.tts_ms:g} ms, then {self.tts_realtime_factor:g} x the length of the sound"
+    def _delays(self) -> Iterator[tuple[Kind, float, str]]:
+        yield "stt", self.stt_ms, f"stt {self.stt_ms:g} ms"
+        yield "llm", self.llm_first_token_ms, f"first token {self.llm_first_token_ms:g} ms"
+        yield "llm", self.llm_token_ms, f"each further token {self.llm_token_ms:g} ms"
+        yield "tts", self.tts_ms, f"tts {self.tts_ms:g} ms"
+        yield "tts", self.tts_realtime_factor, f"speech at {self.tts_realtime_factor:g} x its own length"

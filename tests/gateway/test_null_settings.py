@@ -31,10 +31,11 @@ def test_what_is_fake_is_stated_with_its_delays_only() -> None:
     said = DELAYS.stated(select("null", {}))
     assert said == (
         "FAKE engines (vad, turn, stt, llm, tts): no figure tells of a model; delays: stt 120 ms, "
-        "first token 200 ms, each further one 20 ms, tts 150 ms, then 0.5 x the length of the sound"
+        "first token 200 ms, each further token 20 ms, tts 150 ms, speech at 0.5 x its own length"
     )
+    assert NullSettings().stated(select("null", {})).endswith("no figure tells of a model; delays: none")
     mixed = select("embedded", {"vad": Choice(("energy",))})
-    assert DELAYS.stated(mixed) == "FAKE engines (vad): no figure tells of a model"
+    assert DELAYS.stated(mixed) == "FAKE engines (vad): no figure tells of a model; delays: none"
     with_model = select("null", {"vad": Choice(("silero",)), "tts": Choice(("piper-joe",))})
     assert with_model.fakes() == ("turn", "stt", "llm")
     assert "tts 150" not in DELAYS.stated(with_model)

@@ -67,7 +67,7 @@ function draw() {
   byId("drain").hidden = draining;
   const [title, reason] = troubleOf(board.server);
   notice("unwell", "bad", title, reason);
-  notice("gateway", "warn", board.server.notice ? "This is no real agent" : "", board.server.notice);
+  notice("gateway", "warn", board.server.notice ? "Engines here are fakes" : "", board.server.notice);
   views.live.draw(board);
   views.engines.draw(board);
   views.call.draw(board.open, board.open ? board.age(board.open.summary) : 0);
