@@ -6,7 +6,7 @@ describes every key. A caller is made from its number and the run's seed alone, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from random import Random
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from loadtest.caller_sound import MAX_ECHO_MS, CallerSound, Echo, Noise
 from loadtest.network import Network, PacketFate
 from loadtest.noise import LOOP_S, NoiseKind, noise_loop
 from loadtest.phone_chain import PhoneChain
+from loadtest.phone_wire import PHONE_PATIENCE
 from loadtest.scenario_file import ScenarioError, ScenarioFile, find_scenario, read_scenario_file
 from loadtest.scenario_steps import (
     Milliseconds,
@@ -84,13 +85,13 @@ class Expect(Strict):
 
 
 class PatienceModel(Strict):
-    """Where the wire's own does not do."""
+    """Where the transport's own does not do."""
 
-    greeting_ms: Milliseconds = Patience().greeting_ms
-    answer_ms: Milliseconds = Patience().answer_ms
-    pause_ms: Milliseconds = Patience().pause_ms
-    stalled_ms: Milliseconds = Patience().stalled_ms
-    agent_turn_ms: Milliseconds = Patience().agent_turn_ms
+    greeting_ms: Milliseconds | None = None
+    answer_ms: Milliseconds | None = None
+    pause_ms: Milliseconds | None = None
+    stalled_ms: Milliseconds | None = None
+    agent_turn_ms: Milliseconds | None = None
 
 
 class PhoneModel(Strict):
@@ -256,8 +257,15 @@ class Scenario(Strict):
             voice,
             code,
             _sound(kind, voice, rate_hz, random),
-            Patience(**self.patience.model_dump()) if self.patience is not None else None,
+            self._patience(transport),
         )
+
+    def _patience(self, transport: Transport) -> Patience | None:
+        """None: the wire's own."""
+        if self.patience is None:
+            return None
+        own = PHONE_PATIENCE if transport in PHONES else Patience()
+        return replace(own, **self.patience.model_dump(exclude_none=True))
 
 
 def _chain(kind: CallerModel) -> PhoneChain | None:

@@ -200,7 +200,9 @@ def test_without_noise_and_echo_the_frames_are_those_made_before(tmp_path: Path)
 def test_patience_is_the_wires_unless_the_scenario_says(tmp_path: Path) -> None:
     assert caller(scenario(tmp_path, "steps: [vanish]\n")).patience is None
     of = scenario(tmp_path, "patience: {answer_ms: 4000}\nsteps: [vanish]\n")
-    assert caller(of).patience == Patience(answer_ms=4_000)
+    assert of.caller(0, 0, RATE_HZ, Transport.WEBSOCKET).patience == Patience(answer_ms=4_000)
+    on_phones = of.caller(0, 0, RATE_HZ, Transport.SIP).patience
+    assert on_phones == Patience(greeting_ms=3_000, answer_ms=4_000, pause_ms=1_000)
 
 
 def test_the_network_is_the_scenarios(tmp_path: Path) -> None:
