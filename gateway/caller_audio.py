@@ -173,6 +173,7 @@ class CallerAudio:
         self._closed = True
         self._guarded.ask(self._vad.close)
         self.drop_transcriptions()
+        self._ring.close()
         self._room.set()
 
     def _drop(self, stream: TranscriptionStream) -> None:

@@ -31,9 +31,11 @@ from engines.host.hosts import Hosts
 from engines.host.process import HostSpec, SetUp
 from gateway.app import Startup, create_app
 from gateway.console import CUT
+from gateway.memory import keep_large_blocks_apart, tidy_when_idle
 from gateway.security.listening import check_listening
 from gateway.settings import ConfigurationError, Settings
 from gateway.state import Gateway
+from gateway.switchboard import Switchboard
 from gateway.transports.websocket import ON_LOST
 
 _log = structlog.get_logger(__name__)
@@ -64,6 +66,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     """Serve until told to stop. ``announce`` gets a line once calls are taken, and a second one in the same breath if
     engines are fakes. Raises :class:`ConfigurationError`, :class:`StartError` or the engines' own error."""
     check_listening(settings)
+    keep_large_blocks_apart()
     with (
         listening_socket(settings.host, settings.port) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -217,6 +220,8 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
         stopping = _Stopping(app, server, settings)
         app.state.drain_and_stop = stopping.drain_and_stop
 
+        tidying: list[asyncio.Task[None]] = []
+
         async def say_when_ready() -> None:
             await startup.settled.wait()
             bars.close()
@@ -224,6 +229,8 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
                 server.should_exit = True
             elif app.state.gateway is not None:
                 _settle_memory()
+                board: Switchboard = app.state.gateway.switchboard
+                tidying.append(asyncio.create_task(tidy_when_idle(lambda: board.live, lambda: board.ended)))
                 announce(
                     "\n".join(filter(None, (f"Listening on {url_of(listener, settings)}", app.state.gateway.notice)))
                 )
@@ -236,6 +243,8 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
             await server.serve(sockets=[listener])
             await ready
         finally:
+            for task in tidying:
+                task.cancel()
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
     if isinstance(startup.error, EngineError | ConfigurationError):

@@ -206,6 +206,8 @@ class Switchboard:
         self._empty = asyncio.Event()
         self._empty.set()
         self._stage = _Stage.OPEN
+        self.ended = 0
+        """Places given back so far."""
 
     @property
     def draining(self) -> bool:
@@ -301,6 +303,7 @@ class Switchboard:
         if admission not in self._admitted:
             return
         self._admitted.remove(admission)
+        self.ended += 1
         self._unconnected.end(admission)
         self._places.give_back()
         if not self._admitted:

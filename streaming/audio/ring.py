@@ -20,9 +20,15 @@ class PcmRing:
         """The oldest position still held."""
         return max(0, self.end_samples - len(self._buffer))
 
+    def close(self) -> None:
+        """Keep nothing, and take no more: whoever holds the ring on holds no audio by it."""
+        self._buffer = np.empty(0, np.int16)
+
     def append(self, pcm: Pcm16) -> None:
         """Add a block, shape (n,), any n."""
         capacity = len(self._buffer)
+        if not capacity:
+            return
         end = self.end_samples + len(pcm)
         kept = pcm[-capacity:]
         first = (end - len(kept)) % capacity

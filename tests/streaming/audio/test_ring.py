@@ -22,3 +22,12 @@ def test_a_block_longer_than_the_ring_leaves_its_end() -> None:
     ring = PcmRing(10)
     ring.append(np.arange(25, dtype=np.int16))
     assert list(ring.read(0, 100)) == list(range(15, 25))
+
+
+def test_a_closed_ring_holds_nothing_and_takes_nothing() -> None:
+    ring = PcmRing(4)
+    ring.append(np.array([1, 2, 3], np.int16))
+    ring.close()
+    ring.append(np.array([4], np.int16))
+    assert len(ring.read(0, 4)) == 0
+    assert ring.end_samples == 3
