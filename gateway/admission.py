@@ -37,7 +37,7 @@ class Measure(enum.StrEnum):
     LOOP_LAG = "loop_lag"
     """How late the event loop came to what was due: the 95th percentile of a second."""
     LATE_FRAMES = "late_frames"
-    """The share of frames of agents' voices that left late."""
+    """The share of frames of agents' voices that left when the far end had none left to play."""
     LANE_LATE = "lane_late"
     """How far past its time a job is that waits for an engine's lane."""
     LANE_USE = "lane_use"

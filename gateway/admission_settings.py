@@ -17,7 +17,7 @@ class AdmissionSettings(BaseModel):
     )
     loop_lag_ms: float = Field(default=60.0, gt=0, description="how late the event loop may come to what is due")
     late_frames: float = Field(
-        default=0.01, gt=0, le=1, description="share of frames that may leave more than 20 ms late"
+        default=0.01, gt=0, le=1, description="share of frames that may leave when the far end has none left to play"
     )
     lane_late_ms: float = Field(default=1_000.0, gt=0, description="how far past its time a job may wait for a lane")
     lane_use: float = Field(

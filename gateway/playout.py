@@ -52,7 +52,7 @@ class Wire:
     """The leg has a clock of its own, which knows how late a frame leaves."""
 
 
-def _unmeasured(late_s: float, frames: int) -> None:
+def _unmeasured(late_s: float, frames: int, ahead_s: float) -> None:
     """Nobody asks."""
 
 
@@ -69,8 +69,9 @@ class _Track:
 
 class Playout:
     """``sent(epoch, position_samples)`` is called after the frames the leg took at once, ``marked(epoch, mark,
-    position_samples)`` before that when a mark followed the last of them. ``left(late_s, frames)`` is told of frames
-    that left together, so long after they were due: of what this process did, not of a far end that takes nothing."""
+    position_samples)`` before that when a mark followed the last of them. ``left(late_s, frames, ahead_s)`` is told of
+    frames that left together, so long after they were due, and how far ahead they are sent: of what this process did,
+    not of a far end that takes nothing."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Playout:
         *,
         marked: Callable[[int, int, int], None],
         wire: Wire | None = None,
-        left: Callable[[float, int], None] = _unmeasured,
+        left: Callable[[float, int, float], None] = _unmeasured,
     ) -> None:
         self._loop = loop
         self._sink = sink
@@ -220,7 +221,7 @@ class Playout:
         if marks:
             self._mark(epoch, track)
         if frames:
-            self._left(max(0.0, now - self._due), frames)
+            self._left(max(0.0, now - self._due), frames, self._sink.lead_ms / 1000)
             self._sent(epoch, pacer.position_samples)
         return marks
 

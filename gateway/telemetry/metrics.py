@@ -54,7 +54,7 @@ _STAGE_BUCKETS_S = {
 STAGES: Final = tuple(_STAGE_BUCKETS_S)
 _LATE_BUCKETS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 1.0)
 LATE_S = 0.02
-"""A frame that leaves more than a whole frame after its deadline is late."""
+"""Where a frame is played as it comes, one that leaves more than a whole frame after its deadline is late."""
 _SETUP_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 WORST_LAG_S = 15.0
 """What the gauge of the worst loop lag covers: as long as Prometheus commonly waits between two scrapes. It is not
@@ -97,11 +97,12 @@ class Sender:
         self.frames = 0
         self.late_frames = 0
 
-    def sent(self, late_s: float, frames: int = 1) -> None:
-        """So many frames left together, the first of them so long after its time."""
+    def sent(self, late_s: float, frames: int = 1, ahead_s: float = LATE_S) -> None:
+        """So many frames left together, the first of them so long after its time. ``ahead_s`` is what the far end has
+        to play when a frame is on time."""
         self._timing.observe(late_s, frames)
         self.frames += frames
-        if late_s > LATE_S:
+        if late_s > ahead_s:
             self.late_frames += frames
             self._late.inc(frames)
 
@@ -185,7 +186,7 @@ class Metrics:
         )
         self._frames_late = Counter(
             "offhook_frames_late",
-            "Frames of the agent's voice that left more than 20 ms after their deadline",
+            "Frames of the agent's voice that left when the far end had none left to play",
             ["transport"],
             registry=registry,
         )

@@ -53,7 +53,7 @@ class Rig:
             lambda epoch, position: self.sent.append((epoch, position)),
             marked=lambda *mark: self.marked.append(mark),
             wire=Wire(whole_frames, self.marks.append if marks else None, clocked),
-            left=lambda late_s, frames: self.left.append((round(late_s * 1000), frames)),
+            left=lambda late_s, frames, ahead_s: self.left.append((round(late_s * 1000), frames)),
         )
 
     def audio(self, epoch: int, ms: int, *, value: int = 100, rate_hz: int = 24_000, last: bool = True) -> int | None:

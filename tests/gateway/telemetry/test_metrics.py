@@ -106,13 +106,14 @@ def test_what_runs_here_is_told() -> None:
     assert metrics._registry.get_sample_value("offhook_info", labels) == 1
 
 
-def test_frames_count_as_late_from_20_ms_on() -> None:
+def test_frames_are_late_once_the_far_end_has_played_what_it_was_sent_ahead() -> None:
     metrics = Metrics()
     sender = metrics.sender("websocket")
     sender.sent(0.0004, 3)
     sender.sent(0.021, 2)
     sender.sent(0.02)
-    metrics.sender("twilio").sent(2.0)
+    metrics.sender("twilio").sent(0.299, 3, 0.3)
+    metrics.sender("twilio").sent(0.301, 1, 0.3)
     seen = read(metrics)
     assert seen["offhook_send_late_seconds_count", "websocket"] == 6
     assert seen["offhook_send_late_seconds_bucket", "0.0005,websocket"] == 3
@@ -121,6 +122,7 @@ def test_frames_count_as_late_from_20_ms_on() -> None:
     assert seen["offhook_frames_late_total", "websocket"] == 2
     assert seen["offhook_frames_late_total", "twilio"] == 1
     assert metrics.sender("websocket") is sender
+    assert metrics.frames_sent() == (10, 3)
 
 
 def test_calls_that_are_asked_for_are_counted() -> None:
