@@ -19,6 +19,7 @@ from loadtest.phone_address import AudioSocketAddress
 from loadtest.phone_wire import PhoneWire
 from loadtest.report import BufferReport, SetupReport
 from loadtest.stream_playout import StreamPlayout
+from loadtest.tcp import reset
 from loadtest.ticker import running_clock
 from loadtest.wire import SEND_S
 from streaming.audio.resample import Resampler
@@ -133,7 +134,7 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
         if not self._gone.is_set():
             self._transport.pause_reading()
             await asyncio.sleep(linger_s)
-            self._transport.abort()
+            reset(self._transport)
             await self._gone.wait()
 
     async def hang_up(self) -> str | None:
@@ -171,7 +172,7 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
             pcm = np.frombuffer(payload, dtype="<i2").astype(np.int16, copy=False)
             self.ear.push(self._at_our_rate(pcm, RATES_HZ[kind]), self._clock())
         else:
-            self.log.note_error(f"malformed message: type 0x{kind:02x}, {len(payload)} bytes")
+            self.log.note_malformed(f"malformed message: type 0x{kind:02x}, {len(payload)} bytes")
 
     def _at_our_rate(self, pcm: Pcm16, rate_hz: int) -> Pcm16:
         if rate_hz == self.rate_hz:

@@ -22,6 +22,7 @@ from websockets.uri import parse_uri
 
 from loadtest.call import CallOver, CallPlan, EndCause
 from loadtest.refusal import refusal
+from loadtest.tcp import reset
 from loadtest.ticker import running_clock
 from loadtest.tls import tls_context
 from loadtest.wire import SEND_S
@@ -136,6 +137,7 @@ class WebSocketLink(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             await asyncio.sleep(linger_s)
+            reset(self._transport)
         await self._abort()
 
     def end(self, over: CallOver) -> None:

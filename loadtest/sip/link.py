@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loadtest.sip.message import BadMessage, StreamFraming
+from loadtest.tcp import reset
 
 
 class Link(asyncio.DatagramProtocol, asyncio.Protocol):
@@ -45,7 +46,11 @@ class Link(asyncio.DatagramProtocol, asyncio.Protocol):
 
     def abort(self) -> None:
         """Close without a word: a TCP connection is reset."""
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if self._tcp:
+            reset(self._transport)
+        else:
             self._transport.abort()
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from loadtest.call import CallPlan, CallTape, EndCause
 from loadtest.command import CallOptions, Press, Say, place_call
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
-from loadtest.script import Interrupt, conversation
+from loadtest.script import Interrupt, Pause, Vanish, conversation
 from tests.loadtest.audiosocket_server import Script, Seen, audiosocket_server, message
 from tests.loadtest.test_sip_call import QUICK, RATE_HZ, line
 
@@ -126,3 +126,11 @@ async def test_a_report_of_a_call() -> None:
     assert (report.transport, report.answered, report.errors) == ("audiosocket", True, [])
     assert report.buffer is not None
     assert [turn.pressed_keys for turn in report.turns] == [None, "12"]
+
+
+async def test_who_vanishes_says_no_goodbye() -> None:
+    async with audiosocket_server(Script(greeting_ms=2_000)) as (url, seen):
+        tape = await place_planned_call(CallPlan(url, (Pause(200), Vanish()), rate_hz=RATE_HZ, linger_s=0.1))
+    assert tape.end_cause is EndCause.VANISHED
+    assert seen.of(0x10)
+    assert not seen.of(0x00)

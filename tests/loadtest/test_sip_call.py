@@ -16,7 +16,7 @@ from loadtest.call import CallPlan, CallTape, EndCause, PhoneOptions
 from loadtest.command import CallOptions, Press, Say, place_call
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
-from loadtest.script import Interrupt, Line, Patience, conversation
+from loadtest.script import Interrupt, Line, Patience, Pause, Vanish, conversation
 from tests.loadtest.sip_server import PASSWORD, Script, Seen, header, sip_server
 from tests.loadtest.tapes import sent
 
@@ -306,3 +306,16 @@ async def test_keys_may_interrupt() -> None:
     assert turn.pressed_keys == "5"
     assert turn.stop_ms is not None  # this agent goes on to its end
     assert 400 <= turn.stop_ms <= 560
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_who_vanishes_says_no_goodbye(tcp: bool) -> None:
+    async with sip_server(Script(tcp=tcp, greeting_ms=2_000)) as (url, seen):
+        steps = (Pause(200), Vanish())
+        tape = await place_planned_call(CallPlan(url, steps, rate_hz=RATE_HZ, linger_s=0.2))
+        sent_by_then = len(seen.rtp)
+        await asyncio.sleep(0.1)
+        assert len(seen.rtp) == sent_by_then
+    assert (tape.end_cause, tape.problem) == (EndCause.VANISHED, None)
+    assert "BYE" not in seen.methods()
+    assert len(tape.caller) <= 0.3 * RATE_HZ + 160 * len(tape.skipped_slots)

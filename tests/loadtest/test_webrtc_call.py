@@ -13,7 +13,7 @@ from loadtest import webrtc_call, webrtc_signalling
 from loadtest.call import CALL_RATE_HZ, CallPlan, CallTape, EndCause
 from loadtest.measure import voiced_spans
 from loadtest.placing import place_planned_call
-from loadtest.script import Interrupt, Say, conversation
+from loadtest.script import Interrupt, Pause, Say, Vanish, conversation
 from tests.listening import listening
 from tests.loadtest.realtime_server import Script
 from tests.loadtest.test_websocket_call import QUICK, line
@@ -237,3 +237,13 @@ async def test_bad_events_are_noted_and_survived() -> None:
     tape, _ = await call(Script(replies=(200,), raw=raw), line("hello"))
     assert tape.end_cause is EndCause.HANGUP
     assert [error.split(":")[0] for error in tape.log.errors] == ["malformed event", "malformed event"]
+
+
+async def test_who_vanishes_says_no_goodbye() -> None:
+    async with webrtc_server(Script(greeting_ms=2_000), None) as (url, heard):
+        tape = await place_planned_call(CallPlan(url, (Pause(200), Vanish()), linger_s=0.2))
+        frames = heard.frames
+        await asyncio.sleep(0.1)
+        assert heard.frames == frames
+    assert tape.end_cause is EndCause.VANISHED
+    assert [method for method, *_ in heard.requests] == ["POST"]

@@ -58,6 +58,9 @@ class Network:
     def get_write_buffer_size(self) -> int:
         return len(self.queued)
 
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
     def is_closing(self) -> bool:
         return self.closed
 
