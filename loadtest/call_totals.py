@@ -129,8 +129,13 @@ def mos_of(outcomes: Sequence[CallOutcome]) -> Mos:
 
 
 def problems_of(outcomes: Sequence[CallOutcome]) -> dict[str, int]:
-    """The most frequent first; ends of long ones are cut off."""
-    counted = Counter(outcome.problem[:_PROBLEM_CHARACTERS] for outcome in outcomes if outcome.problem)
+    """Calls by what went wrong in them, the most frequent first; ends of long ones are cut off."""
+    counted = Counter(
+        problem[:_PROBLEM_CHARACTERS]
+        for outcome in outcomes
+        for problem in dict.fromkeys((outcome.problem, *outcome.errors))
+        if problem
+    )
     return dict(counted.most_common(MAX_PROBLEMS))
 
 

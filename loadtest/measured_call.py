@@ -19,6 +19,9 @@ from loadtest.outcome import CallOutcome, Fate, Fault, TurnOutcome, was_cut
 TALKED_ON_MS = 100.0
 """Less after the silence is a breath, or a fade."""
 
+MAX_ERRORS = 5
+MAX_SAID_CHARACTERS = 200
+
 LONG_REPLY = "tell me more"
 """What scripted engines answer with a reply that is long enough to be interrupted (``--preset null``)."""
 
@@ -94,7 +97,9 @@ def measure_call(tape: CallTape, offered: OfferedCall, expect: Expectations) -> 
         setup_ms=setup_ms if up or fate is Fate.REFUSED else None,
         end_cause=str(tape.end_cause),
         problem=tape.problem,
-        call_id=tape.log.call_id,
+        errors=tuple(dict.fromkeys(error[:MAX_SAID_CHARACTERS] for error in tape.log.errors))[:MAX_ERRORS],
+        malformed=tape.log.malformed,
+        call_id=None if tape.log.call_id is None else tape.log.call_id[:MAX_SAID_CHARACTERS],
         turns=tuple(turns),
         false_stops=_false_stops(turns, unended),
         replies=greeted + sum(turn.voice_to_voice_ms is not None for turn in turns),
@@ -283,6 +288,8 @@ def _faults(outcome: CallOutcome, expect: Expectations, tape: CallTape) -> Itera
         yield Fault.FOREIGN_CODE
     if expect.codes and outcome.damaged_codes:
         yield Fault.DAMAGED
+    if outcome.malformed:
+        yield Fault.GARBLED
 
 
 def _turn_faults(outcome: CallOutcome, index: int, expect: Expectations, tape: CallTape) -> Iterator[Fault]:

@@ -62,6 +62,8 @@ class Fault(enum.StrEnum):
     """The agent should have ended the call, and did not."""
     OVERSTAYED = "overstayed"
     """The script was not over at the call's time limit."""
+    GARBLED = "garbled"
+    """The server said what its wire does not allow."""
 
 
 class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +115,10 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     end_cause: str
     """Of :class:`loadtest.call.EndCause`."""
     problem: str | None = None
+    errors: tuple[str, ...] = ()
+    """What else went wrong on the wire, or was complained of there: the first few, each once."""
+    malformed: int = 0
+    """Messages of the server's that its wire does not allow."""
     call_id: str | None = None
     turns: tuple[TurnOutcome, ...] = ()
     false_stops: int = 0

@@ -46,7 +46,7 @@ class RealtimeWire(abc.ABC):
         try:
             event = decode_event(message)
         except msgspec.MsgspecError as error:
-            self.log.note_error(f"malformed event: {error}")
+            self.log.note_malformed(f"malformed event: {error}")
             return
         self.log.note(event, self._turn())
         self.on_event(event)

@@ -47,6 +47,7 @@ FAULTS = {
     Fault.SLOW_SETUP: ("Slow set-up", "The call was up later than the scenario allows."),
     Fault.AGENT_STAYED: ("Agent stayed", "The agent should have ended the call, and did not."),
     Fault.OVERSTAYED: ("Overstayed", "The script was not over at the call’s time limit."),
+    Fault.GARBLED: ("Garbled", "The server said what its wire does not allow."),
 }
 
 _KINDS = {

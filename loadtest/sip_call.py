@@ -242,7 +242,7 @@ class SipWire(PhoneWire):
         try:
             self._signalling.receive(data, self._clock())
         except BadMessage as error:
-            self.log.note_error(f"malformed message: {error}")
+            self.log.note_malformed(f"malformed message: {error}")
         self._settle()
 
     def _on_lost(self, error: Exception | None) -> None:

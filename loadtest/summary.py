@@ -210,6 +210,8 @@ def _reasons(report: RunReport) -> list[str]:
     share, name = (report.faultless, "calls without a fault") if may_refuse else (report.goodput, "goodput")
     if share is not None and share < GOODPUT:
         reasons.append(f"{name} is {share:.1%}, below {GOODPUT:.0%}")
+    if may_refuse and not report.calls.accepted:
+        reasons.append("every call was refused: none was served")
     if share is None and not report.interrupted:
         reasons.append("no call was held to its end")
     allowed = max(LATE_RATIO, float(report.expect.get("max_late_share", 0.0)))

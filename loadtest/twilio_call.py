@@ -165,15 +165,15 @@ class TwilioWire(PhoneWire):
 
     def _on_message(self, raw: str | bytes) -> None:
         if isinstance(raw, bytes):
-            self.log.note_error("malformed message: binary")
+            self.log.note_malformed("malformed message: binary")
             return
         try:
             message = _decoder.decode(raw)
         except msgspec.MsgspecError as error:
-            self.log.note_error(f"malformed message: {error}")
+            self.log.note_malformed(f"malformed message: {error}")
             return
         if message.streamSid != self._stream_sid:
-            self.log.note_error(f"{message.event}: not this stream's streamSid")
+            self.log.note_malformed(f"{message.event}: not this stream's streamSid")
             return
         now_s = self._clock()
         match message:
@@ -181,7 +181,7 @@ class TwilioWire(PhoneWire):
                 try:
                     pcm = decode_mulaw(binascii.a2b_base64(payload, strict_mode=True))
                 except (binascii.Error, ValueError):
-                    self.log.note_error("media: its payload is not base64")
+                    self.log.note_malformed("media: its payload is not base64")
                     return
                 self._first_s = now_s if self._first_s is None else self._first_s
                 self.ear.push(pcm, now_s)
@@ -190,7 +190,7 @@ class TwilioWire(PhoneWire):
             case _Message(event="clear"):
                 self.ear.clear(now_s)
             case _:
-                self.log.note_error(f"{message.event}: unknown, or without what belongs to it")
+                self.log.note_malformed(f"{message.event}: unknown, or without what belongs to it")
 
     def _send(self, event: str, **content: Any) -> None:
         self._sequence += 1

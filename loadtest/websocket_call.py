@@ -93,7 +93,7 @@ class WebSocketWire(RealtimeWire):
                 try:
                     pcm = np.frombuffer(binascii.a2b_base64(event.delta or "", strict_mode=True), dtype="<i2")
                 except (binascii.Error, ValueError):
-                    self.log.note_error("malformed audio delta")
+                    self.log.note_malformed("malformed audio delta")
                 else:
                     self.ear.push(event.item_id or "", pcm.astype(np.int16, copy=False), self._clock())
             case "response.output_audio.done":

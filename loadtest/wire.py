@@ -56,6 +56,8 @@ class CallLog:
         """What the agent pressed."""
         self.transferred_to: str | None = None
         """Where the agent handed the caller over to."""
+        self.malformed = 0
+        """Messages that the wire does not allow."""
 
     @property
     def ready(self) -> bool:
@@ -83,6 +85,11 @@ class CallLog:
     def note_error(self, description: str) -> None:
         if len(self.errors) < MAX_ERRORS:
             self.errors.append(description)
+
+    def note_malformed(self, description: str) -> None:
+        """The server said what nobody can make sense of."""
+        self.malformed += 1
+        self.note_error(description)
 
 
 class WireLog(CallLog):

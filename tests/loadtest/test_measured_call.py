@@ -280,6 +280,19 @@ def test_an_agent_that_should_end_the_call_may() -> None:
     assert measured(conversation(7).tape(EndCause.AGENT_HANGUP)).faults == ("dropped",)
 
 
+def test_what_a_server_garbles_is_a_fault_and_what_it_complains_of_is_told() -> None:
+    tape = conversation(7).tape()
+    tape.log.note_error("input_audio_buffer_commit_empty: nothing there")
+    complained = measured(tape)
+    assert (complained.good, complained.errors) == (True, ("input_audio_buffer_commit_empty: nothing there",))
+    for number in range(20):
+        tape.log.note_malformed("malformed event: " + "x" * 500 + f"{number % 2}")
+    garbled = measured(tape)
+    assert (garbled.faults, garbled.malformed) == (("garbled",), 20)
+    assert len(garbled.errors) == 2
+    assert max(map(len, garbled.errors)) == 200
+
+
 def test_a_script_that_was_not_over_in_time_is_a_fault() -> None:
     assert measured(conversation(7).tape(EndCause.TIME_LIMIT)).faults == ("overstayed",)
 

@@ -105,6 +105,9 @@ def test_allowed_refusals_are_no_fault_and_no_goodput() -> None:
     run = report([*good(50), *refused], Expect(refused_ok=True))
     assert (run.goodput, run.faultless, run.verdict) == (0.5, 1.0, Verdict.GOOD)
     assert run.latency_ms.refusal.p95 == 3
+    none = report(refused, Expect(refused_ok=True))
+    assert none.verdict is Verdict.NOT_GOOD
+    assert none.reasons == ("every call was refused: none was served",)
 
 
 def test_an_interrupted_run_is_told_apart_from_a_good_one() -> None:
