@@ -169,7 +169,7 @@ class TwilioWire(PhoneWire):
             return
         try:
             message = _decoder.decode(raw)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             self.log.note_malformed(f"malformed message: {error}")
             return
         if message.streamSid != self._stream_sid:

@@ -42,7 +42,10 @@ _decoder = msgspec.json.Decoder(ServerEvent)
 
 def decode_event(message: str | bytes) -> ServerEvent:
     """Raises :class:`msgspec.DecodeError` for what is no event."""
-    return _decoder.decode(message)
+    try:
+        return _decoder.decode(message)
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
 
 
 class CallLog:
