@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 import typer
@@ -22,7 +24,7 @@ from loadtest.run_options import STDOUT, ClimbOptions, ReportOptions, RunOptions
 from loadtest.run_report import ReportError, RunReport, Verdict, from_json, to_json
 from loadtest.run_text import to_text
 from loadtest.scenario import load_scenario
-from loadtest.scenario_file import ScenarioError, library_names
+from loadtest.scenario_file import LIBRARY, ScenarioError, library_names
 from loadtest.voice import VoiceError
 
 EXIT_CODES = {Verdict.GOOD: 0, Verdict.NOT_GOOD: 1, Verdict.VOID: 3}
@@ -30,10 +32,19 @@ USAGE_ERROR = 2
 INTERRUPTED = 130
 """Whatever the report says of the time until then."""
 
+_LEAST_WIDTH = 60
+
 
 def list_library() -> None:
-    """The scenarios that ship, on standard output."""
-    typer.echo("\n".join(f"{name:<14}{load_scenario(name).about}" for name in library_names()))
+    """The scenarios that ship, on standard output, and how to run one."""
+    width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
+    for name in library_names():
+        told = textwrap.wrap(load_scenario(name).about, width, initial_indent=f"{name:<14}", subsequent_indent=" " * 14)
+        typer.echo("\n".join(told))
+    typer.echo(
+        f"\nTheir files, to begin one of your own from, are in {LIBRARY}\n"
+        "Run one: offhook loadtest talk --url ws://127.0.0.1:8080/v1/realtime --html report.html"
+    )
 
 
 def run_load_test(options: RunOptions, reports: ReportOptions, climb: ClimbOptions | None) -> int:
@@ -48,7 +59,7 @@ def run_load_test(options: RunOptions, reports: ReportOptions, climb: ClimbOptio
 
 
 def _reported(options: RunOptions, reports: ReportOptions, climb: ClimbOptions | None) -> RunReport:
-    before = None if reports.baseline is None else from_json(reports.baseline.read_bytes())
+    before = None if reports.baseline is None else _read_baseline(reports.baseline)
     for path in (reports.json, reports.html):
         if path is not None and path != STDOUT and not path.parent.is_dir():
             raise RunUsageError(f"cannot write {path}: no such folder")
@@ -66,6 +77,13 @@ def _reported(options: RunOptions, reports: ReportOptions, climb: ClimbOptions |
         if reports.html is not None:
             reports.html.write_text(to_html(report, recordings), "utf-8")
     return report
+
+
+def _read_baseline(path: Path) -> RunReport:
+    try:
+        return from_json(path.read_bytes())
+    except (OSError, ReportError) as error:
+        raise RunUsageError(f"the baseline {path} can't be read: {error}") from error
 
 
 async def _run(options: RunOptions, recordings: Path, progress: Progress, climb: ClimbOptions | None) -> RunReport:

@@ -46,11 +46,15 @@ class Tally:
     """The last word of each."""
     server: ServerReading | None = None
     fake: bool | None = None
+    problem: str | None = None
+    """Of the last call that failed or was dropped, if it is known."""
     last_word: str = ""
     """What happens now, if it is not just running."""
 
     def ended(self, outcome: CallOutcome) -> None:
         self.fates[outcome.fate] = self.fates.get(outcome.fate, 0) + 1
+        if outcome.fate in (Fate.FAILED, Fate.DROPPED) and outcome.problem:
+            self.problem = outcome.problem
         self.good += outcome.good and outcome.fate not in (Fate.REFUSED, Fate.ABANDONED)
         self.frames_due += outcome.frames_due
         self.frames_late += outcome.frames_late
@@ -91,6 +95,8 @@ class Tally:
                 f"{cpu:.0%} of a core" + (f", {len(self.generators)} processes" if len(self.generators) > 1 else ""),
             ),
         ]
+        if self.problem is not None:
+            rows.append(("last problem", self.problem))
         server = self.server
         if server is not None:
             told: Mapping[str, str | None] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import msgspec
 
 from loadtest.call import CallOver, CallPlan, EndCause
@@ -27,7 +29,9 @@ def refusal(status: int, body: bytes, url: str, plan: CallPlan) -> CallOver:
             hint = "the key is not accepted" if plan.key else "a key is needed: give --key"
             return CallOver(EndCause.UNAUTHORIZED, f"401 from {url}: {hint}{said}")
         case 403:
-            return CallOver(EndCause.FORBIDDEN, f"403 from {url}: not allowed{said}")
+            # Several servers answer so to an upgrade of a path that they do not have.
+            guess = "not allowed" if urlsplit(url).path.strip("/") else "not allowed, or no path to call"
+            return CallOver(EndCause.FORBIDDEN, f"403 from {url}: {guess}{said}")
         case 404:
             guess = f"no agent named {plan.agent}" if plan.agent else "no such path or agent"
             return CallOver(EndCause.NOT_FOUND, f"404 from {url}: {_coded(body) or guess + said}")

@@ -284,6 +284,9 @@ class _Run:
             readings=tuple(watch.readings),
             scrapes_failed=watch.failed,
         )
+        if watch.url is not None and watch.last is None:
+            why = watch.problem or "no answer in time"
+            record.notes.append(f"nothing was read of the server at {watch.url}: {why}")
         record.stages_s, record.send_late_s = watch.stages(), watch.send_late()
         kept: dict[int, str] = {}
         for done in self._done.values():

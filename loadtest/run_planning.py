@@ -21,7 +21,9 @@ MAX_URLS = 16
 def addresses_of(options: RunOptions, scenario: Scenario) -> tuple[CallAddress, ...]:
     """Where the calls go. Raises :class:`RunUsageError` and :class:`~loadtest.scenario_file.ScenarioError`."""
     if not 1 <= len(options.urls) <= MAX_URLS:
-        raise RunUsageError(f"a run needs the URL of a server, or up to {MAX_URLS} of them")
+        raise RunUsageError(
+            f"a run needs a server to call, or up to {MAX_URLS} of them: --url ws://127.0.0.1:8080/v1/realtime"
+        )
     try:
         addresses = tuple(call_address(url, options.agent) for url in options.urls)
     except ValueError as error:
@@ -44,6 +46,7 @@ def plan_run(
 ) -> RunPlan:
     """``calls`` at once in place of what was asked for. Raises as :func:`addresses_of`."""
     addresses = addresses_of(options, scenario)
+    _check_cores(options.cores)
     arrivals = scenario.arrivals
     try:
         planned = plan_arrivals(
@@ -77,3 +80,13 @@ def plan_run(
         cores=options.cores,
     )
     return RunPlan(job, planned, min(processes, len(planned)), metrics_of(options, addresses))
+
+
+def _check_cores(cores: tuple[int, ...]) -> None:
+    if not cores:
+        return
+    if not hasattr(os, "sched_getaffinity"):
+        raise RunUsageError("this system lets nobody choose cores (--pin)")
+    there = os.sched_getaffinity(0)
+    if not there.issuperset(cores):
+        raise RunUsageError(f"there are no such cores (--pin); there are {', '.join(map(str, sorted(there)))}")

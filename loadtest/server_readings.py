@@ -7,6 +7,7 @@ clients agree on (``process_*``) or that are documented in ``docs/operations.md`
 
 from __future__ import annotations
 
+import asyncio
 import math
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -27,8 +28,12 @@ MAX_READINGS = 4_000
 """More than one a second of the longest run that is looked at second by second; beyond it every other one is left out,
 again and again."""
 MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_VALUE = 1e18
+MAX_LABELS = 64
+MAX_BUCKETS = 200
+MAX_TEXT = 200
 
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 5.0  # of a whole page: one that comes byte by byte is none
 _CONNECTIONS = 3  # more would be a load of their own
 _GAUGES = {
     "cpu_s": "process_cpu_seconds_total",
@@ -75,7 +80,8 @@ class Exposition:
 
 
 def read_exposition(text: str) -> Exposition:
-    """Takes what it knows from a Prometheus exposition and leaves the rest. Raises :class:`ValueError`."""
+    """Takes what it knows from a Prometheus exposition and leaves the rest, numbers that are none among it. Raises
+    :class:`ValueError`."""
     wanted = "\n".join(line for line in text.splitlines() if line.startswith(_WANTED)) + "\n"
     fields = {name: known for known, name in _GAUGES.items()}
     values: dict[str, float] = {}
@@ -87,12 +93,14 @@ def read_exposition(text: str) -> Exposition:
     for family in text_string_to_metric_families(wanted):
         for sample in family.samples:
             name, labels, value = sample.name, sample.labels, float(sample.value)
+            if not 0 <= value <= MAX_VALUE or len(stages) > MAX_LABELS or len(lanes) > MAX_LABELS:
+                continue  # whoever wrote this lies: nothing here is less than nothing
             if name in fields:
                 values[fields[name]] = values.get(fields[name], 0.0) + value
             elif name == _QUEUE_AGE:
                 values["queue_age_ms"] = max(values.get("queue_age_ms", 0.0), value * 1000)
             elif name == _INFO:
-                info.update(labels)
+                info.update({label[:MAX_TEXT]: text[:MAX_TEXT] for label, text in list(labels.items())[:MAX_LABELS]})
             elif name in (_LANE_BUSY, _LANE_SLOTS):
                 key = labels.get("host", "") + "/" + labels.get("lane", "")
                 lane = lanes.get(key, Lane())
@@ -103,6 +111,8 @@ def read_exposition(text: str) -> Exposition:
                 else:
                     buckets = loop_lag if name.startswith(_LAG) else send_late
                 bound = float(labels["le"])
+                if math.isnan(bound) or len(buckets) > MAX_BUCKETS:
+                    continue
                 buckets[bound] = buckets.get(bound, 0.0) + value
     return Exposition(values, info, stages, send_late, loop_lag, lanes)
 
@@ -138,6 +148,8 @@ class ServerWatch:
         self.readings: list[ServerReading] = []
         self.failed = 0
         """Readings that did not come about, of a server that was read before."""
+        self.problem: str | None = None
+        """Why there has been no reading yet, for a person."""
         self.first: Exposition | None = None
         self.last: Exposition | None = None
         self._clock = clock
@@ -164,12 +176,14 @@ class ServerWatch:
             return None
         try:
             exposition = read_exposition((await self._get(self.url)).decode())
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+            self.problem = _why(error)
             if self.first is not None:
                 self.failed += 1
             return None
         if not exposition.values and not exposition.info:
-            return None  # a page of something else
+            self.problem = "it has no metrics that are known here"
+            return None
         reading = self._reading(exposition, self.last)
         self.first, self.last = self.first or exposition, exposition
         if keep:
@@ -182,7 +196,7 @@ class ServerWatch:
             return ()
         try:
             record = await self._record(call_id)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError):
             return ()
         return tuple(turn for turn in record.turns if turn != StageTimes())
 
@@ -244,7 +258,7 @@ class ServerWatch:
         return msgspec.json.decode(body, type=_Record)
 
     async def _get(self, url: str) -> bytes:
-        async with self._http.stream("GET", url) as response:
+        async with asyncio.timeout(_TIMEOUT_S), self._http.stream("GET", url) as response:
             response.raise_for_status()
             body = bytearray()
             async for part in response.aiter_bytes():
@@ -265,6 +279,12 @@ class _Row(msgspec.Struct, frozen=True):
 
 class _Calls(msgspec.Struct, frozen=True):
     data: list[_Row] = []
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"status {error.response.status_code}"
+    return str(error) or type(error).__name__
 
 
 def _first(ids: Iterable[str]) -> str | None:

@@ -53,8 +53,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[LoadRun]:
 def test_without_a_scenario_the_library_is_listed() -> None:
     result = invoke()
     assert result.exit_code == 0
-    names = [line.split()[0] for line in result.stdout.splitlines()]
+    listed, _, hint = result.stdout.partition("\n\n")
+    names = [line.split()[0] for line in listed.splitlines() if not line.startswith(" ")]
     assert names == ["burst", "churn", "interrupters", "ivr", "noisy", "parked", "smoke", "soak", "talk"]
+    assert "offhook loadtest talk --url" in hint
 
 
 def test_a_good_run(asked: list[LoadRun], tmp_path: Path) -> None:
@@ -112,12 +114,13 @@ def test_a_baseline_that_the_run_is_worse_than(asked: list[LoadRun], tmp_path: P
     ("args", "why"),
     [
         (("nothing-of-the-kind", "--url", URL), "no scenario 'nothing-of-the-kind'"),
-        (("smoke",), "needs the URL of a server"),
+        (("smoke",), "needs a server to call"),
         (("smoke", "--url", "ftp://127.0.0.1/"), "not a ws://"),
         (("ivr", "--url", URL), "ivr is for"),
         (("smoke", "--url", URL, "--json", "/no/such/folder/report.json"), "no such folder"),
-        (("smoke", "--url", URL, "--baseline", "/no/such/file"), "No such file"),
+        (("smoke", "--url", URL, "--baseline", "/no/such/file"), "/no/such/file can't be read"),
         (("smoke", "--url", URL, "--pin", "one"), "cores are numbers"),
+        (("smoke", "--url", URL, "--pin", "100000", "--metrics", "off"), "(--pin)"),
         (("smoke", "--url", URL, "--calls", "100000", "--for", "100000"), "that would be"),
         (("smoke", "--url", URL, "--find-capacity", "--calls", "9", "--most", "3"), "a climb begins"),
     ],

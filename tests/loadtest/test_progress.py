@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from loadtest.generator_messages import Counted
@@ -64,6 +65,14 @@ def test_what_is_told() -> None:
         "server": "CPU 25% of a core, memory 128 MiB, loop lag 3 ms",
     }
     assert known.heading == "talk: 12 s of 60 s, 48 s to go"
+
+
+def test_why_calls_fail_is_told_while_it_happens() -> None:
+    known = tally()
+    assert "last problem" not in dict(known.rows())
+    known.ended(replace(outcome(Fate.FAILED, ("failed",)), problem="no answer at ws://h"))
+    known.ended(outcome())
+    assert dict(known.rows())["last problem"] == "no answer at ws://h"
 
 
 def test_nothing_is_made_up_before_anything_is_known() -> None:

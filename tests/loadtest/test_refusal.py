@@ -42,3 +42,11 @@ def test_a_sip_server_s_warning_is_passed_on(headers: tuple[tuple[str, str], ...
 def test_too_many_is_a_busy_server_that_said_no(status: int) -> None:
     over = refusal(status, b"", "ws://h/stream", CallPlan("ws://h/stream", ()))
     assert (over.cause, over.problem) == (EndCause.BUSY, f"{status} from ws://h/stream: busy")
+
+
+@pytest.mark.parametrize(
+    ("url", "guess"), [("ws://h/v1/realtime", "not allowed"), ("ws://h", "not allowed, or no path to call")]
+)
+def test_a_403_may_mean_that_the_path_was_forgotten(url: str, guess: str) -> None:
+    over = refusal(403, b"", url, CallPlan(url, ()))
+    assert (over.cause, over.problem) == (EndCause.FORBIDDEN, f"403 from {url}: {guess}")

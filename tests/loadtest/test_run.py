@@ -161,6 +161,13 @@ async def test_the_server_is_read_and_asked_about_the_worst_calls() -> None:
     assert record.stages == {1: (StageTimes(decision_ms=500),)}
 
 
+async def test_a_server_that_tells_nothing_is_a_note() -> None:
+    async with http_server(lambda path, headers: (401, "")) as url:
+        record = await held(plan("say(Ready())\nhear()\nfinish()", metrics=f"{url}/metrics"))
+    assert record.notes == [f"nothing was read of the server at {url}/metrics: status 401"]
+    assert record.server.metrics_url is None
+
+
 async def test_a_server_that_gives_nothing_back_is_waited_for_no_longer_than_it_may_take() -> None:
     tasks = iter(range(10, 100))
 

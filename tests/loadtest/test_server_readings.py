@@ -155,12 +155,21 @@ async def test_readings_tell_what_happened_since_the_last() -> None:
     assert watch.failed == 0
 
 
-@pytest.mark.parametrize("answer", [(404, "not here"), (200, "<html>welcome</html>"), (200, "offhook_info{{{ 1\n")])
-async def test_a_server_without_metrics_has_no_readings(answer: Answer) -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ((404, "not here"), "status 404"),
+        ((200, "<html>welcome</html>"), "no metrics that are known"),
+        ((200, "offhook_info{{{ 1\n"), ""),
+    ],
+)
+async def test_a_server_without_metrics_has_no_readings(answer: Answer, why: str) -> None:
     async with http_server(lambda path, headers: answer) as url:
         watch = ServerWatch(f"{url}/metrics", None, Clock())
         assert await watch.read() is None
         await watch.aclose()
+    assert watch.problem is not None
+    assert why in watch.problem
     assert (watch.readings, watch.failed, watch.info, watch.stages(), watch.send_late()) == ([], 0, {}, {}, {})
 
 
