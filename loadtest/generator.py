@@ -61,7 +61,7 @@ async def _serve(told: int) -> None:
     try:
         await _obey(orders, words)
     except _RunGone:
-        return
+        words.break_off()
     except Exception as error:  # noqa: BLE001 (whatever it is, the run hears of it)
         words.say(Broken(f"{type(error).__name__}: {error}"))
     await words.close()
@@ -157,6 +157,10 @@ class _Words:
         """As :meth:`say`, but not to a run that does not keep up."""
         if self._transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
             self.say(word)
+
+    def break_off(self) -> None:
+        """Nobody reads any more."""
+        self._transport.abort()
 
     async def close(self) -> None:
         """Once all is written."""
