@@ -33,9 +33,8 @@ def test_a_gateway_of_its_own_is_started_and_stopped() -> None:
         assert url.endswith("/v1/realtime")
 
 
-def test_a_gateway_that_does_not_start_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loadtest, "MAX_CALLS", "none")
-    with pytest.raises(SystemExit) as ended, loadtest.gateway():
+def test_a_gateway_that_does_not_start_is_the_end() -> None:
+    with pytest.raises(SystemExit) as ended, loadtest.gateway(max_calls=0):
         pass
     assert ended.value.code == 2
 
