@@ -9,12 +9,24 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from engines.api import EngineError, Pcm16
-from engines.vad.silero import CONTEXT_SAMPLES, MANY_CALLS, MAX_BATCH, WINDOW_SAMPLES, Floats, SileroVad
+from engines.vad.silero import (
+    CONTEXT_SAMPLES,
+    GATHER_S,
+    GATHERED,
+    MANY_CALLS,
+    MAX_BATCH,
+    WINDOW_SAMPLES,
+    Floats,
+    SileroVad,
+    _Batch,
+    _empty_batch,
+)
 
 WAIT_S = 10.0
 
@@ -140,30 +152,83 @@ async def test_a_batch_holds_64_calls_at_most() -> None:
 
 
 async def test_with_many_calls_a_batch_gathers_what_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    fed = threading.Event()
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        assert fed.wait(WAIT_S)
-
-    monkeypatch.setattr("engines.vad.silero.time.sleep", sleep)
     model = StandIn()
     async with started(model) as vad:
+        loop = asyncio.get_running_loop()
+        waits: list[Callable[..., object]] = []
+
+        def call_later(delay_s: float, callback: Callable[..., object], *_: object) -> asyncio.Handle:
+            assert delay_s == GATHER_S
+            waits.append(callback)
+            return asyncio.Handle(callback, (), loop)
+
+        monkeypatch.setattr(vad, "_loop", SimpleNamespace(call_later=call_later, call_soon_threadsafe=None))
+        vad._loop.call_soon_threadsafe = loop.call_soon_threadsafe  # type: ignore[union-attr, method-assign]
         heard = [Heard() for _ in range(MANY_CALLS + 1)]
         streams = [vad.open(one) for one in heard]
         for stream in streams:
             stream.feed(level(0.25))
-        fed.set()
+        assert model.batches == []
+        assert len(waits) == 1, "one wait a batch"
+        waits.pop()()
         await asyncio.gather(*(one.wait_for(1) for one in heard))
-        assert sum(model.batches) == MANY_CALLS + 1
-        assert model.batches[0] == MANY_CALLS + 1 or not slept, "unless all were there before it looked"
-        streams[0].close()
-        streams[0].close()
-        slept.clear()
+        assert model.batches == [MANY_CALLS + 1]
+
+        more = [vad.open(Heard()) for _ in range(GATHERED - len(streams))]
+        for stream in [*streams, *more]:
+            stream.feed(level(0.25))
+        await heard[0].wait_for(2)
+        assert model.batches[1:] == [GATHERED], "so many wait for no more"
+
+        for stream in [*more, streams[0], streams[0]]:
+            stream.close()
+        waits.clear()
         streams[1].feed(level(0.25))
-        await heard[1].wait_for(2)
-        assert not slept, "a few calls wait for nobody"
+        await heard[1].wait_for(3)
+        assert not waits, "a few calls wait for nobody"
+
+
+async def test_who_closes_while_a_batch_gathers_is_not_in_it() -> None:
+    model = StandIn()
+    async with started(model) as vad:
+        gone, other = Heard(), Heard()
+        leaver = vad.open(gone)
+        streams = [vad.open(other) for _ in range(MANY_CALLS + 1)]
+        leaver.feed(level(0.25))
+        leaver.close()
+        streams[0].feed(level(0.5))
+        await other.wait_for(1)
+        assert (model.batches, gone.scores, other.scores) == ([1], [], [(0.5, 512)])
+
+        streams[0].feed(level(0.5))
+        streams[0].close()
+        streams[1].feed(level(0.25))
+        await other.wait_for(2)
+        assert model.batches == [1, 1]
+
+
+async def test_a_gathering_of_those_who_left_runs_nothing() -> None:
+    model = StandIn()
+    async with started(model) as vad:
+        streams = [vad.open(Heard()) for _ in range(MANY_CALLS + 2)]
+        streams[0].feed(level(0.25))
+        streams[0].close()
+        vad._run()
+        assert not vad._running
+        other = Heard()
+        vad.open(other).feed(level(0.5))
+        await other.wait_for(1)
+        assert model.batches == [1]
+
+
+async def test_closing_while_a_batch_gathers_runs_none() -> None:
+    model = StandIn()
+    async with started(model) as vad:
+        streams = [vad.open(Heard()) for _ in range(MANY_CALLS + 1)]
+        streams[0].feed(level(0.25))
+        await vad.close()
+        assert vad._gathering is None
+        assert model.batches == []
 
 
 async def test_a_call_with_minutes_of_backlog_gets_one_window_a_batch() -> None:
@@ -306,7 +371,7 @@ async def test_scores_for_a_loop_that_has_ended_are_nobodys() -> None:
     vad = SileroVad(Path("dir"), load=StandIn().load)
     vad._loop = asyncio.new_event_loop()
     vad._loop.close()
-    vad._hand_over([])
+    vad._hand_over(_Batch([], *_empty_batch(0)), [], None)
 
 
 async def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
