@@ -212,7 +212,7 @@ async def test_errors_are_json() -> None:
         assert refused.json()["error"]["code"] == "method_not_allowed"
         assert "GET" in refused.headers["allow"]
 
-        def fail() -> bytes:
+        def fail() -> Iterator[bytes]:
             raise ZeroDivisionError
 
         running.metrics.exposition = fail  # type: ignore[method-assign]
