@@ -15,7 +15,7 @@ class AdmissionSettings(BaseModel):
     by_load: bool = Field(
         default=True, description="refuse calls while a measure of load is over its limit; off: max_calls alone"
     )
-    loop_lag_ms: float = Field(default=60.0, gt=0, description="how late the event loop may come to what is due")
+    loop_lag_ms: float = Field(default=100.0, gt=0, description="how late the event loop may come to what is due")
     late_frames: float = Field(
         default=0.01, gt=0, le=1, description="share of frames that may leave when the far end has none left to play"
     )

@@ -49,11 +49,11 @@ def arguments(given: Sequence[str], url: str, html: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def gateway(max_calls: int | None = None) -> Iterator[str]:
+def gateway(max_calls: int = MAX_CALLS) -> Iterator[str]:
     """The address of a gateway that is stopped afterwards."""
     process = subprocess.Popen(
         [sys.executable, "-m", "gateway.cli", "serve"]
-        + ["--preset", "null", "--port", "0", "--max-calls", str(max_calls or MAX_CALLS), "--log-level", "warning"],
+        + ["--preset", "null", "--port", "0", "--max-calls", str(max_calls), "--log-level", "warning"],
         stdout=subprocess.PIPE,
         text=True,
         process_group=0,  # Ctrl-C is the load test's: the gateway stays until the report is written

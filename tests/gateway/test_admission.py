@@ -145,7 +145,7 @@ def test_a_host_that_tells_of_its_lane_once_in_a_while_is_not_misread() -> None:
 
 
 def test_settings_say_the_limits() -> None:
-    assert AdmissionSettings().limits == LIMITS
+    assert AdmissionSettings(loop_lag_ms=60).limits == LIMITS
     assert AdmissionSettings(by_load=False).limits is None
     with pytest.raises(ValueError, match="loop_lag_ms"):
         AdmissionSettings(loop_lag_ms=0)
