@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadtest.progress import FAKE
+from loadtest.run_options import VOID_P99_MS
 from loadtest.run_report import Percentiles, RunReport, Verdict
 
 _VERDICTS = {
@@ -12,6 +13,7 @@ _VERDICTS = {
     Verdict.INTERRUPTED: "INTERRUPTED, good until then",
 }
 _PROBLEMS = 5
+_LATE = "stop what else runs on the machine that calls, or leave the callers a core of their own (--pin)"
 
 
 def to_text(report: RunReport) -> str:
@@ -19,12 +21,14 @@ def to_text(report: RunReport) -> str:
     counts = report.calls
     lines = [f"{report.scenario}: {_VERDICTS[report.verdict]}"]
     lines += [f"  {reason}" for reason in report.reasons]
+    if (report.lateness.generator_p99_ms or 0.0) > VOID_P99_MS:
+        lines.append(f"  {_LATE}")
     if report.fake_engines:
         lines.append(FAKE)
     if report.knee is not None:
-        lines.append(
-            f"capacity       {report.knee.held} calls ({report.knee.stopped_by}); the numbers below are theirs"
-        )
+        held = f"{report.knee.held} calls" if report.knee.held else "none found"
+        whose = "" if report.knee.held else "of the last level, which was not held"
+        lines.append(f"capacity       {held} ({report.knee.stopped_by}); the numbers below are {whose or 'theirs'}")
     fates = ("completed", "refused", "failed", "dropped", "abandoned", "left")
     others = [f"{getattr(counts, name)} {name}" for name in fates if getattr(counts, name)]
     lines.append(f"calls          {counts.offered} offered, up to {counts.most_up} at once: {', '.join(others) or '-'}")

@@ -1,0 +1,29 @@
+"""The report in a terminal."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from loadtest.readings import ServerReport
+from loadtest.run_report import Knee, Lateness, Verdict
+from loadtest.run_text import to_text
+from tests.loadtest.sample_reports import smoke
+
+
+def test_who_was_late_itself_is_told_what_to_do() -> None:
+    late = to_text(replace(smoke(), verdict=Verdict.VOID, lateness=Lateness(generator_p99_ms=6.0)))
+    assert late.startswith("smoke: VOID")
+    assert "--pin" in late
+    assert "--pin" not in to_text(replace(smoke(), lateness=Lateness(generator_p99_ms=4.0)))
+
+
+def test_a_climb_says_whose_numbers_follow() -> None:
+    found = to_text(replace(smoke(), knee=Knee(held=12, stopped_by="16 calls were not held")))
+    assert "capacity       12 calls (16 calls were not held); the numbers below are theirs" in found
+    none = to_text(replace(smoke(), knee=Knee(held=0, stopped_by="1 calls were not held")))
+    assert "capacity       none found (1 calls were not held); the numbers below are of the last level" in none
+
+
+def test_a_server_that_told_nothing_has_no_line() -> None:
+    told = replace(smoke(), server=ServerReport(), lateness=Lateness())
+    assert "\nserver" not in to_text(told)
