@@ -1,8 +1,8 @@
 """What a call was like: the ``--json`` document, and the same for a person.
 
 The document is one JSON object, stable: fields are added, never renamed or taken away; all of them are always there,
-null where there is nothing to say. Times are ms, read from the recorded audio as it was heard. ``docs/loadtest.md``
-explains every field.
+null where there is nothing to say. Times are ms, read from the recorded audio as it was heard.
+``docs/loadtest/call-report.md`` explains every field.
 """
 
 from __future__ import annotations
