@@ -67,6 +67,29 @@ def call_address(url: str, agent: str | None) -> CallAddress:
     return CallAddress(transport, urlunsplit((parts.scheme, parts.netloc, path, urlencode(query), "")))
 
 
+def is_http(url: str) -> bool:
+    """The address of something that can be asked for by HTTP."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def shown_url(url: str) -> str:
+    """For reports and messages: without a password, and without values of the query but the agent's, for they may be
+    keys."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "a URL that is none"
+    user, at, host = parts.netloc.rpartition("@")
+    netloc = f"{user.partition(':')[0]}:…@{host}" if ":" in user else user + at + host
+    pairs = (pair.partition("=") for pair in parts.query.split("&"))
+    query = "&".join(f"{name}={value if name == 'agent' else '…'}" if value else name for name, _, value in pairs)
+    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
+
+
 def bearer(key: str) -> bytes:
     """What the ``Authorization`` header says: as UTF-8, for beyond Latin-1 a header takes no text."""
     return f"Bearer {key}".encode()

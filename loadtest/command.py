@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from loadtest import script
-from loadtest.address import CallAddress, call_address
+from loadtest.address import CallAddress, call_address, shown_url
 from loadtest.call import SLOT_MS, CallPlan, CallTape, MediaRoute, PhoneOptions, Transport
 from loadtest.hearing import hear_spans, open_hearing
 from loadtest.measure import Span, TurnMark, TurnTiming, measure_turns, voiced_spans
@@ -184,7 +184,7 @@ def _report(options: CallOptions, address: CallAddress, tape: CallTape) -> CallR
         errors=tape.log.errors,
         problem=tape.problem,
         transport=str(address.transport),
-        called=address.url,
+        called=shown_url(address.url),
         setup=tape.setup,
         media=tape.media,
         buffer=tape.buffer,

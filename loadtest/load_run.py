@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest.address import shown_url
 from loadtest.capacity import Climb, Held, held
 from loadtest.machine import load_average, this_machine
 from loadtest.progress import Progress
@@ -60,10 +61,11 @@ class LoadRun:
             machine=this_machine(load_before),
             expect=scenario.expect,
             about=scenario.about,
-            url=" ".join(options.urls),
+            url=" ".join(map(shown_url, options.urls)),
             transports=tuple(dict.fromkeys(str(address.transport) for address in addresses)),
             options={
                 **options.named(),
+                "metrics": shown_url(options.metrics) if options.metrics else None,
                 "calls": calls or options.calls or arrivals.calls,
                 "ramp_s": ramp_s,
                 "for_s": options.for_s or arrivals.for_s,

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from loadtest.address import shown_url
 from loadtest.call import CallOver, CallPlan, EndCause
 
 _SHOWN_CHARACTERS = 300
@@ -23,22 +24,23 @@ class _Body(msgspec.Struct, frozen=True):
 def refusal(status: int, body: bytes, url: str, plan: CallPlan) -> CallOver:
     """The end of a call that was answered with ``status`` instead of being taken."""
     said = _words(body)
+    shown = shown_url(url)
     said = f" ({said})" if said else ""
     match status:
         case 401:
             hint = "the key is not accepted" if plan.key else "a key is needed: give --key"
-            return CallOver(EndCause.UNAUTHORIZED, f"401 from {url}: {hint}{said}")
+            return CallOver(EndCause.UNAUTHORIZED, f"401 from {shown}: {hint}{said}")
         case 403:
             # Several servers answer so to an upgrade of a path that they do not have.
             guess = "not allowed" if urlsplit(url).path.strip("/") else "not allowed, or no path to call"
-            return CallOver(EndCause.FORBIDDEN, f"403 from {url}: {guess}{said}")
+            return CallOver(EndCause.FORBIDDEN, f"403 from {shown}: {guess}{said}")
         case 404:
             guess = f"no agent named {plan.agent}" if plan.agent else "no such path or agent"
-            return CallOver(EndCause.NOT_FOUND, f"404 from {url}: {_coded(body) or guess + said}")
+            return CallOver(EndCause.NOT_FOUND, f"404 from {shown}: {_coded(body) or guess + said}")
         case 429 | 503:
-            return CallOver(EndCause.BUSY, f"{status} from {url}: busy{said}")
+            return CallOver(EndCause.BUSY, f"{status} from {shown}: busy{said}")
         case _:
-            return CallOver(EndCause.REFUSED, f"{status} from {url}{said}")
+            return CallOver(EndCause.REFUSED, f"{status} from {shown}{said}")
 
 
 def _words(body: bytes) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from loadtest.address import shown_url
 from loadtest.arrivals import Arrival, share_arrivals
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
 from loadtest.generators import BUSY_SHARE, COMMAND, Generators, GeneratorsError, open_generators
@@ -280,13 +281,13 @@ class _Run:
         record, watch = self._record, self._watch
         record.server = ServerReport(
             info=watch.info,
-            metrics_url=watch.url if watch.last is not None else None,
+            metrics_url=shown_url(watch.url) if watch.url is not None and watch.last is not None else None,
             readings=tuple(watch.readings),
             scrapes_failed=watch.failed,
         )
         if watch.url is not None and watch.last is None:
             why = watch.problem or "no answer in time"
-            record.notes.append(f"nothing was read of the server at {watch.url}: {why}")
+            record.notes.append(f"nothing was read of the server at {shown_url(watch.url)}: {why}")
         record.stages_s, record.send_late_s = watch.stages(), watch.send_late()
         kept: dict[int, str] = {}
         for done in self._done.values():

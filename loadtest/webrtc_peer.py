@@ -25,6 +25,7 @@ from aiortc import (
 from aiortc.rtcconfiguration import RTCBundlePolicy
 from aiortc.rtp import RtpPacket
 
+from loadtest.address import shown_url
 from loadtest.call import SLOT_MS, CallOver, EndCause
 from loadtest.report import SetupReport
 from loadtest.rtp_playout import OPUS_CLOCK_HZ, RtpPlayout
@@ -137,7 +138,7 @@ class Peer:
         try:
             await self._connection.setRemoteDescription(RTCSessionDescription(answer, "answer"))
         except Exception as error:  # aiortc's parser raises whatever a server's bad SDP makes of it
-            raise CallOver(EndCause.NO_SESSION, f"{url} answered with an unusable SDP: {error}") from error
+            raise CallOver(EndCause.NO_SESSION, f"{shown_url(url)} answered with an unusable SDP: {error}") from error
         await self._wait(self.connected, within_s, lambda: self._no_media(answer))
         await self._wait(
             self.channel_open,

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 import httpx
 import msgspec
 
-from loadtest.address import SECRETS_PATH, CallAddress, bearer
+from loadtest.address import SECRETS_PATH, CallAddress, bearer, shown_url
 from loadtest.call import CallOver, CallPlan, EndCause
 from loadtest.refusal import refusal
 
@@ -59,7 +59,7 @@ class Signalling:
         try:
             self._bearer = msgspec.json.decode(answer.content, type=_Secret).value
         except msgspec.MsgspecError as error:
-            raise CallOver(EndCause.NO_SESSION, f"{url} answered with no client secret") from error
+            raise CallOver(EndCause.NO_SESSION, f"{shown_url(url)} answered with no client secret") from error
 
     async def offer(self, sdp: str) -> str:
         """The answer's SDP. Raises :class:`CallOver`."""
@@ -69,7 +69,7 @@ class Signalling:
         if location and urlsplit(whole := urljoin(url, location))[:2] == urlsplit(url)[:2]:
             self._location = whole  # the key goes to the server that was called, and to no other
         if not answer.text.startswith("v=0"):
-            raise CallOver(EndCause.NO_SESSION, f"{url} answered with something that is no SDP")
+            raise CallOver(EndCause.NO_SESSION, f"{shown_url(url)} answered with something that is no SDP")
         return answer.text
 
     async def hang_up(self) -> str | None:
@@ -94,7 +94,8 @@ class Signalling:
             async with asyncio.timeout(_ANSWER_S):  # for all of it: httpx counts from one piece to the next
                 answer = await self._http.post(url, headers={**self._headers(), **headers}, **content)  # type: ignore[arg-type]
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            raise CallOver(EndCause.REFUSED, f"no answer at {url}: {str(error) or type(error).__name__}") from error
+            why = str(error) or type(error).__name__
+            raise CallOver(EndCause.REFUSED, f"no answer at {shown_url(url)}: {why}") from error
         if not answer.is_success:
             raise refusal(answer.status_code, answer.content, url, self._plan)
         return answer

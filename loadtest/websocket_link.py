@@ -20,6 +20,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
+from loadtest.address import shown_url
 from loadtest.call import CallOver, CallPlan, EndCause
 from loadtest.refusal import refusal
 from loadtest.tcp import reset
@@ -82,7 +83,8 @@ class WebSocketLink(asyncio.Protocol):
         except InvalidStatus as error:
             raise refusal(error.response.status_code, bytes(error.response.body or b""), url, plan) from error
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI, EOFError) as error:
-            raise CallOver(EndCause.REFUSED, f"no answer at {url}: {str(error) or type(error).__name__}") from error
+            why = str(error) or type(error).__name__
+            raise CallOver(EndCause.REFUSED, f"no answer at {shown_url(url)}: {why}") from error
         finally:
             if link is not None and link._protocol.state is not State.OPEN:
                 await link._abort()

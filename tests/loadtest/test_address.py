@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.address import SECRETS_PATH, CallAddress, call_address
+from loadtest.address import SECRETS_PATH, CallAddress, call_address, shown_url
 from loadtest.call import Transport
 from loadtest.phone_address import SipAddress, audiosocket_address, sip_address
 from loadtest.sip.message import SipUri
@@ -82,3 +82,19 @@ def test_whose_call_an_audiosocket_call_is() -> None:
 def test_audiosocket_addresses_that_mean_nothing(tail: str) -> None:
     with pytest.raises(ValueError, match=r"audiosocket|AudioSocket"):
         audiosocket_address("audiosocket://h:1" + tail)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (
+            "ws://h:1/v1/realtime?agent=front+desk&token=s3cret&debug",
+            "ws://h:1/v1/realtime?agent=front+desk&token=…&debug",
+        ),
+        ("wss://user:s3cret@h/v1/realtime", "wss://user:…@h/v1/realtime"),
+        ("sip:sales@127.0.0.1:5060;transport=tcp", "sip:sales@127.0.0.1:5060;transport=tcp"),
+        ("http://[::1", "a URL that is none"),
+    ],
+)
+def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
