@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -11,14 +13,13 @@ import textwrap
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from loadtest.baseline import with_baseline
 from loadtest.capacity import Climb
 from loadtest.generators import GeneratorsError
 from loadtest.html_report import to_html
 from loadtest.load_run import LoadRun
-from loadtest.progress import Progress
+from loadtest.progress import Progress, Terminal
 from loadtest.run import Interruption
 from loadtest.run_options import STDOUT, ClimbOptions, ReportOptions, RunOptions, RunUsageError
 from loadtest.run_report import ReportError, RunReport, Verdict, from_json, to_json
@@ -52,31 +53,82 @@ def run_load_test(options: RunOptions, reports: ReportOptions, climb: ClimbOptio
     try:
         report = _reported(options, reports, climb)
     except (RunUsageError, ScenarioError, VoiceError, GeneratorsError, ReportError, OSError) as error:
-        typer.echo(f"offhook loadtest: {error}", err=True)
+        _tell(f"offhook loadtest: {error}")
         return USAGE_ERROR
-    typer.echo(to_text(report), err=True)
     return INTERRUPTED if report.interrupted else EXIT_CODES[report.verdict]
 
 
 def _reported(options: RunOptions, reports: ReportOptions, climb: ClimbOptions | None) -> RunReport:
     before = None if reports.baseline is None else _read_baseline(reports.baseline)
-    for path in (reports.json, reports.html):
-        if path is not None and path != STDOUT and not path.parent.is_dir():
-            raise RunUsageError(f"cannot write {path}: no such folder")
-    progress = Progress(Console(stderr=True), quiet=reports.quiet)
-    with tempfile.TemporaryDirectory(prefix="offhook-loadtest-") as folder:
+    _check_paths(reports)
+    progress = Progress(Terminal(), quiet=reports.quiet)
+    with tempfile.TemporaryDirectory(prefix="offhook-loadtest-", ignore_cleanup_errors=True) as folder:
         recordings = Path(folder)
         report = asyncio.run(_run(options, recordings, progress, climb))
         if before is not None:
             report = with_baseline(report, before, str(reports.baseline))
-        if reports.json == STDOUT:
-            sys.stdout.buffer.write(to_json(report))
-            sys.stdout.buffer.flush()
-        elif reports.json is not None:
-            reports.json.write_bytes(to_json(report))
-        if reports.html is not None:
-            reports.html.write_text(to_html(report, recordings), "utf-8")
+        _tell(to_text(report))
+        _write(reports, report, recordings)
     return report
+
+
+def _check_paths(reports: ReportOptions) -> None:
+    """What can be known before a run of an hour is done for nothing."""
+    if reports.html == STDOUT:
+        raise RunUsageError("the page goes to a file, not to standard output")
+    files = [path for path in (reports.json, reports.html) if path is not None and path != STDOUT]
+    for path in files:
+        if not path.parent.is_dir():
+            raise RunUsageError(f"cannot write {path}: no such folder")
+        if path.is_dir():
+            raise RunUsageError(f"cannot write {path}: it is a folder")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise RunUsageError(f"cannot write {path}: not allowed")
+    if len({path.resolve() for path in files}) < len(files):
+        raise RunUsageError(f"cannot write both reports to {files[0]}")
+
+
+def _write(reports: ReportOptions, report: RunReport, recordings: Path) -> None:
+    """All that was asked for; what can't be written stops nothing else. Raises :class:`RunUsageError` after that, with
+    where the document is instead."""
+    document = to_json(report)
+    problems: list[str] = []
+    if reports.json is not None and (problem := _put(reports.json, document)) is not None:
+        problems.append(problem)
+        try:
+            with tempfile.NamedTemporaryFile(prefix="offhook-report-", suffix=".json", delete=False) as file:
+                file.write(document)
+            problems.append(f"the report is in {file.name}")
+        except OSError as error:
+            problems.append(f"nor elsewhere: {error}")
+    if reports.html is not None:
+        page = to_html(report, recordings).encode()
+        if (problem := _put(reports.html, page)) is not None:
+            problems.append(problem)
+    if problems:
+        raise RunUsageError("; ".join(problems))
+
+
+def _put(path: Path, data: bytes) -> str | None:
+    """Why it could not be written, if it could not."""
+    try:
+        if path != STDOUT:
+            path.write_bytes(data)
+        else:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+    except OSError as error:
+        if path == STDOUT:
+            with contextlib.suppress(OSError, ValueError):  # Python's own flush at exit is not to fail again
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return f"cannot write {'to standard output' if path == STDOUT else path}: {error.strerror}"
+    return None
+
+
+def _tell(text: str) -> None:
+    """On standard error, if anybody is still there."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
 
 
 def _read_baseline(path: Path) -> RunReport:
@@ -89,7 +141,10 @@ def _read_baseline(path: Path) -> RunReport:
 async def _run(options: RunOptions, recordings: Path, progress: Progress, climb: ClimbOptions | None) -> RunReport:
     interruption = Interruption()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup a terminal that is closed stops nothing
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, interruption)
     run = LoadRun(options, load_scenario(options.scenario), recordings, progress, interruption)
     if climb is None:

@@ -115,8 +115,20 @@ class Tally:
         return f"{self.scenario}: {max(0.0, self.at_s):.0f} s of {self.length_s:.0f} s, {word}"
 
 
+class Terminal(Console):
+    """Standard error. One that is closed is an :class:`OSError`: rich would end the process and close standard output,
+    where a report may have to go yet."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Progress:
-    """Shows a :class:`Tally` each time it is told to; ``quiet`` shows nothing."""
+    """Shows a :class:`Tally` each time it is told to; ``quiet`` shows nothing. A console that is gone (``| head``, a
+    terminal that was closed) ends the showing, not the run."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
@@ -132,18 +144,23 @@ class Progress:
         if self._quiet or not self._console.is_terminal:
             yield
             return
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            self._live = live
-            try:
-                yield
-            finally:
-                self._live = None
+        live = Live(console=self._console, auto_refresh=False, transient=True)
+        try:
+            with self._while_there():
+                live.start()
+                self._live = live
+            yield
+        finally:
+            self._live = None
+            with self._while_there():
+                live.stop()
 
     def show(self, tally: Tally) -> None:
         if self._quiet:
             return
         if self._live is not None:
-            self._live.update(_drawn(tally), refresh=True)
+            with self._while_there():
+                self._live.update(_drawn(tally), refresh=True)
             return
         if tally.fake and not self._told_fake:
             self._told_fake = True
@@ -155,7 +172,15 @@ class Progress:
     def say(self, text: str) -> None:
         """A line that stays."""
         if not self._quiet:
-            self._console.print(Text(text), soft_wrap=True)
+            with self._while_there():
+                self._console.print(Text(text), soft_wrap=True)
+
+    @contextmanager
+    def _while_there(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._quiet = True
 
 
 def _drawn(tally: Tally) -> RenderableType:

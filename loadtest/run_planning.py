@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from loadtest.address import CallAddress, call_address
+from loadtest.address import CallAddress, call_address, is_http
 from loadtest.arrivals import most_at_once, plan_arrivals
 from loadtest.generator_messages import Job
 from loadtest.generators import processes_for
@@ -34,9 +34,11 @@ def addresses_of(options: RunOptions, scenario: Scenario) -> tuple[CallAddress, 
 
 
 def metrics_of(options: RunOptions, addresses: tuple[CallAddress, ...]) -> str | None:
-    """Where the server tells of itself, if that is known and wanted."""
+    """Where the server tells of itself, if that is known and wanted. Raises :class:`RunUsageError`."""
     if options.metrics == METRICS_OFF:
         return None
+    if options.metrics is not None and not is_http(options.metrics):
+        raise RunUsageError("not the address of metrics (http://HOST:PORT/metrics), nor off: --metrics")
     known = (metrics_url(address) for address in addresses)
     return options.metrics or next((url for url in known if url is not None), None)
 

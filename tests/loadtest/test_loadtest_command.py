@@ -118,7 +118,12 @@ def test_a_baseline_that_the_run_is_worse_than(asked: list[LoadRun], tmp_path: P
         (("smoke", "--url", "ftp://127.0.0.1/"), "not a ws://"),
         (("ivr", "--url", URL), "ivr is for"),
         (("smoke", "--url", URL, "--json", "/no/such/folder/report.json"), "no such folder"),
+        (("smoke", "--url", URL, "--json", "/tmp"), "it is a folder"),
+        (("smoke", "--url", URL, "--html", "/tmp"), "it is a folder"),
+        (("smoke", "--url", URL, "--html", "-"), "the page goes to a file"),
+        (("smoke", "--url", URL, "--html", "x.out", "--json", "./x.out"), "both reports"),
         (("smoke", "--url", URL, "--baseline", "/no/such/file"), "/no/such/file can't be read"),
+        (("smoke", "--url", URL, "--metrics", "http://[::1/metrics"), "not the address of metrics"),
         (("smoke", "--url", URL, "--pin", "one"), "cores are numbers"),
         (("smoke", "--url", URL, "--pin", "100000", "--metrics", "off"), "(--pin)"),
         (("smoke", "--url", URL, "--calls", "100000", "--for", "100000"), "that would be"),
@@ -130,6 +135,23 @@ def test_what_can_not_be_done_is_said_before_anything_is_called(args: tuple[str,
     assert result.exit_code == 2
     assert why in result.stderr
     assert result.stderr.startswith("offhook loadtest: ")
+
+
+def test_a_report_that_can_not_be_written_loses_neither_the_other_nor_itself(
+    asked: list[LoadRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    page, full = tmp_path / "report.html", Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    result = invoke("smoke", "--url", URL, "--json", str(full), "--html", str(page))
+    assert result.exit_code == 2
+    assert "smoke: GOOD" in result.stderr
+    assert "cannot write /dev/full: No space left on device" in result.stderr
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+    (saved,) = tmp_path.glob("offhook-report-*.json")
+    assert json.loads(saved.read_bytes())["verdict"] == "good"
+    assert str(saved) in result.stderr
 
 
 def test_a_baseline_that_is_none(tmp_path: Path) -> None:

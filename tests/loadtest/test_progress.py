@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
 from loadtest.generator_messages import Counted
 from loadtest.outcome import CallOutcome, Fate, TurnOutcome
-from loadtest.progress import FAKE, PLAIN_EVERY_S, RECENT_TURNS, Progress, Tally
+from loadtest.progress import FAKE, PLAIN_EVERY_S, RECENT_TURNS, Progress, Tally, Terminal
 from loadtest.readings import ServerReading
 
 
@@ -125,3 +126,29 @@ def test_on_a_terminal_a_table_is_drawn_and_engines_that_are_fakes_are_shouted_a
 
 def test_quiet_is_quiet() -> None:
     assert shown(terminal=True, quiet=True) == shown(terminal=False, quiet=True, fake=True) == ""
+
+
+class Gone(io.StringIO):
+    """What a terminal that was closed, or the pipe of a `head` that has seen enough, is like."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_run_goes_on_when_nobody_can_be_shown_it(terminal: bool) -> None:
+    progress = Progress(Console(file=Gone(OSError(5, "input/output error")), force_terminal=terminal))
+    known = tally()
+    with progress.showing():
+        progress.show(known)
+        progress.say("a word")
+
+
+def test_a_closed_pipe_ends_no_process_and_no_standard_output() -> None:
+    console = Terminal()
+    console.file = Gone(BrokenPipeError(32, "broken pipe"))
+    Progress(console).say("a word")
