@@ -33,6 +33,7 @@ from streaming.events import (
     MarkSent,
     PlayoutResumed,
     TimerFired,
+    VoiceScored,
 )
 from streaming.jobs import (
     FinalizeTranscription,
@@ -261,7 +262,8 @@ class Call:
             except Exception as error:  # noqa: BLE001 (what follows it is done all the same: it may be the end)
                 defect = self._defect(error, type(effect).__name__)
                 self._metrics.count("defect")
-        self._record.phase = self._session.state
+        if effects or type(event) is not VoiceScored:
+            self._record.phase = self._session.state
         if defect is not None and self._strict:
             raise defect
 

@@ -128,7 +128,8 @@ class CallerAudio:
 
     def _feed_up_to(self, end_samples: int) -> None:
         if end_samples > self._scored_samples:
-            self._feed(self._ring.read(self._scored_samples, end_samples))
+            if self._fed is not None:
+                self._feed(self._ring.read(self._scored_samples, end_samples))
             self._scored_samples = end_samples
 
     def _feed(self, pcm: Pcm16) -> None:

@@ -130,7 +130,8 @@ class Session:
         if self.ended is not None:
             return [Count("event_after_end")]
         self._handlers[type(event)](event, now)
-        self._advance(now)
+        if self._effects or type(event) is not ev.VoiceScored:  # most windows change nothing: time alone has its timer
+            self._advance(now)
         return self._effects
 
     def recover(self, now: float) -> list[Effect]:

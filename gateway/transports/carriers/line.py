@@ -80,7 +80,8 @@ class CarrierLine:
         """Of the phone call, too, there is nothing left to hang up."""
         self._frames_in = 0
         self._frames_out = 0
-        self._flooding = Flooding(asyncio.get_running_loop().time(), messages_ahead=MAX_MESSAGES_AHEAD)
+        self._loop = asyncio.get_running_loop()
+        self._flooding = Flooding(self._loop.time(), messages_ahead=MAX_MESSAGES_AHEAD)
         self.queue = SendQueue(lost=self.lost, writable=self._writable)
 
     def attach(self, events: LineEvents) -> None:
@@ -113,7 +114,7 @@ class CarrierLine:
         self.queue.put(self._dialect.encode_mark(name), mark=name)
         if self._tail:
             self._cancel_tail()
-            self._tail_due = asyncio.get_running_loop().call_later(TAIL_S, self._send_tail)
+            self._tail_due = self._loop.call_later(TAIL_S, self._send_tail)
 
     def _send_tail(self) -> None:
         self._tail_due = None
@@ -130,7 +131,7 @@ class CarrierLine:
             return False
         self._cancel_tail()
         dropped, unsent = self.queue.take_back()
-        if asyncio.get_running_loop().time() >= self._sounds_until:
+        if self._loop.time() >= self._sounds_until:
             self.queue.put(self._dialect.encode_clear())
             for name in self._marks:
                 self._marks[name] = True
@@ -146,7 +147,7 @@ class CarrierLine:
         await self._do(act, "send_dtmf_failed")
         if act.sounds_s:
             if act.messages:
-                self._sounds_until = asyncio.get_running_loop().time() + AHEAD_S + act.sounds_s
+                self._sounds_until = self._loop.time() + AHEAD_S + act.sounds_s
             await asyncio.sleep(act.sounds_s)
 
     async def transfer(self, target: str) -> None:
@@ -193,7 +194,8 @@ class CarrierLine:
 
     def take(self, event: CarrierEvent) -> None:
         """One event, in order."""
-        if self._flooding.message(asyncio.get_running_loop().time()) and not self._down:
+        now = self._loop.time()
+        if self._flooding.message(now) and not self._down:
             self.lost("peer_flooding")
         if isinstance(event, Ignored):
             if event.reason:
@@ -203,7 +205,7 @@ class CarrierLine:
             return
         match event:
             case Audio():
-                self._hear(event)
+                self._hear(event, now)
             case Key():
                 self._tell().dtmf(event.digit)
             case MarkPlayed():
@@ -242,21 +244,25 @@ class CarrierLine:
             if self._events is not None:
                 self._events.hung_up(cause)
 
-    def _hear(self, audio: Audio) -> None:
+    def _hear(self, audio: Audio, now: float) -> None:
         self._frames_in += 1
-        if len(audio.payload) > MAX_AUDIO_S * self._block_bytes:
+        payload, block_bytes, at_ms = audio.payload, self._block_bytes, audio.at_ms
+        if len(payload) > MAX_AUDIO_S * block_bytes:
             self._count("carrier_audio_too_long")
             return
-        seconds = len(audio.payload) / self._block_bytes
-        if self._flooding.audio(seconds, asyncio.get_running_loop().time()):
+        if self._flooding.audio(len(payload) / block_bytes, now):
             self._count("carrier_audio_ahead")
             return
-        at_ms = audio.at_ms
-        for at in range(0, len(audio.payload), self._block_bytes):
-            pcm = self._decode(audio.payload[at : at + self._block_bytes])
+        tell = self._tell()
+        if len(payload) <= block_bytes:
+            pcm = self._decode(payload)
             if len(pcm):
-                since_ms = at / self._block_bytes * 1000
-                self._tell().audio(pcm, self._in_rate_hz, None if at_ms is None else at_ms + since_ms)
+                tell.audio(pcm, self._in_rate_hz, at_ms)
+            return
+        for at in range(0, len(payload), block_bytes):
+            pcm = self._decode(payload[at : at + block_bytes])
+            if len(pcm):
+                tell.audio(pcm, self._in_rate_hz, None if at_ms is None else at_ms + at / block_bytes * 1000)
 
     def _forget_cleared(self) -> None:
         gone = [name for name, cleared in self._marks.items() if cleared]

@@ -48,7 +48,10 @@ class Ear:
         if fill_ms:
             blocks.append(self._resampler.process(np.zeros(round(fill_ms * rate_hz / 1000), np.int16)))
         size = rate_hz * BLOCK_MS // 1000
-        blocks += [self._resampler.process(pcm[at : at + size]) for at in range(0, len(pcm), size)]
+        if len(pcm) <= size:
+            blocks.append(self._resampler.process(pcm))
+        else:
+            blocks += [self._resampler.process(pcm[at : at + size]) for at in range(0, len(pcm), size)]
         length_ms = len(pcm) * 1000 / rate_hz
         self._taken_ms += fill_ms + length_ms
         if self._expected_ms is not None:
