@@ -122,17 +122,29 @@ def _lines(random: Random, calls: int, ramp_s: float, hold_s: float, length_s: f
 
 
 def _poisson(random: Random, calls: int, ramp_s: float, hold_s: float, length_s: float, jitter: float) -> list[Arrival]:
-    """At the full rate from the ramp's end on; during the ramp each is kept by chance, more and more of them."""
+    """At the ramp's end it is as if they had come at the full rate for ever: those who are up then came by chance in
+    the ramp, a Poisson number of them, each with what would be left of its call. From there on they come at that rate.
+    (At the rate alone, it would take a call's length more until so many are up.)"""
     rate = calls / length_s
     planned: list[Arrival] = []
-    at_s = 0.0
-    while True:
+    up_s = random.expovariate(1.0)
+    while up_s < calls:
+        up_s += random.expovariate(1.0)
+        at_s = ramp_s * random.random()
+        planned.append(Arrival(0, at_s, ramp_s - at_s + _left(random, length_s, jitter)))
+    at_s = ramp_s + random.expovariate(rate)
+    while at_s < ramp_s + hold_s:
+        planned.append(Arrival(0, at_s, _varied(random, length_s, jitter)))
         at_s += random.expovariate(rate)
-        if at_s >= ramp_s + hold_s:
-            return planned
+    return planned
+
+
+def _left(random: Random, length_s: float, jitter: float) -> float:
+    """What is left of a call that is met at a moment by chance: longer ones are met more often."""
+    while True:
         length = _varied(random, length_s, jitter)
-        if random.random() * ramp_s <= at_s:
-            planned.append(Arrival(0, at_s, length))
+        if random.random() * length_s * (1 + jitter) <= length:
+            return random.random() * length
 
 
 def _bursts(

@@ -64,13 +64,32 @@ def test_independent_callers_come_at_the_rate_that_has_so_many_up() -> None:
     planned = plan_arrivals(Pattern.POISSON, calls=50, ramp_s=100, hold_s=1000, length_s=20, seed=7)
     steady = [arrival for arrival in planned if arrival.at_s >= 100]
     assert len(steady) == pytest.approx(50 / 20 * 1000, rel=0.06)
-    ramp = [arrival for arrival in planned if arrival.at_s < 100]
-    assert len(ramp) == pytest.approx(50 / 20 * 100 / 2, rel=0.25)
     gaps = [later.at_s - earlier.at_s for earlier, later in itertools.pairwise(steady)]
     mean = sum(gaps) / len(gaps)
     spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
     assert spread == pytest.approx(mean, rel=0.1)  # exponential: they do not come like a clock
     assert all(arrival.line is None for arrival in planned)
+
+
+@pytest.mark.parametrize(("ramp_s", "length_s"), [(5, 30), (20, 45), (5, 4), (0, 30)])
+def test_independent_callers_are_as_many_as_asked_for_from_the_end_of_the_ramp_on(
+    ramp_s: float, length_s: float
+) -> None:
+    moments = [ramp_s / 2, *(ramp_s + after_s for after_s in (0.0, 5.0, 10.0, 20.0, 40.0, 59.0))]
+    ups: list[list[int]] = []
+    for seed in range(150):
+        planned = plan_arrivals(
+            Pattern.POISSON, calls=40, ramp_s=ramp_s, hold_s=60, length_s=length_s, jitter=0.5, seed=seed
+        )
+        assert all(0 <= each.at_s < ramp_s + 60 and each.length_s > 0 for each in planned)
+        ups.append([sum(each.at_s <= at_s < each.at_s + each.length_s for each in planned) for at_s in moments])
+    halfway, *steady = ([row[index] for row in ups] for index in range(len(moments)))
+    for counts in steady:
+        mean = sum(counts) / len(counts)
+        assert mean == pytest.approx(40, abs=2)
+        assert sum((count - mean) ** 2 for count in counts) / len(counts) == pytest.approx(40, rel=0.4)  # Poisson's own
+    if ramp_s:
+        assert 12 < sum(halfway) / len(halfway) < 28
 
 
 def test_a_burst_comes_at_one_moment_and_again() -> None:
