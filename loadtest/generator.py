@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -74,6 +75,7 @@ async def _obey(orders: asyncio.StreamReader, words: _Words) -> None:
     if job.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job.cores)
     with contextlib.ExitStack() as stack:
+        stack.callback(_leave_nothing, job.recordings, os.getppid())
         making, measuring = (stack.enter_context(ThreadPoolExecutor(1, name)) for name in ("making", "measuring"))
         calls = GeneratorCalls(job, making=making, measuring=measuring)
         stack.callback(calls.close)
@@ -96,6 +98,12 @@ async def _obey(orders: asyncio.StreamReader, words: _Words) -> None:
                 task.cancel()
             await asyncio.gather(running, steering, telling, return_exceptions=True)
         words.say(await calls.done())
+
+
+def _leave_nothing(recordings: str, run: int) -> None:
+    """A run that was killed can't throw the audio away any more."""
+    if os.getppid() != run:
+        shutil.rmtree(recordings, ignore_errors=True)
 
 
 async def _steer(orders: asyncio.StreamReader, calls: GeneratorCalls) -> None:

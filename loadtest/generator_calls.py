@@ -110,7 +110,7 @@ class GeneratorCalls:
         )
 
     async def done(self) -> Done:
-        kept = await _within(self._measuring, self._measurer.kept)
+        kept, unkept = await _within(self._measuring, self._measurer.kept)
         lateness = self._ticker.lateness
         return Done(
             late_p99_ms=lateness.p99_ms,
@@ -119,6 +119,7 @@ class GeneratorCalls:
             ticks_skipped=lateness.skipped,
             cpu_s=time.process_time() - self._cpu_s,
             kept=kept,
+            unkept=unkept,
             broken=dict(self._broken.most_common(10)),
         )
 

@@ -89,6 +89,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     cpu_s: float
     kept: dict[int, str]
     """Of the worst calls by number: the name of the WAV in the folder."""
+    unkept: str | None = None
+    """Why the audio of a call was not kept, if one's should have been."""
     broken: dict[str, int] = {}
     """Defects of callers, and how many calls each cost."""
 

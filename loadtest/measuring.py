@@ -59,9 +59,10 @@ class Measuring:
         """Raises :class:`MeasuringError`."""
         return cast(CallOutcome, self._ask((offered, tape)))
 
-    def kept(self) -> dict[int, str]:
-        """Of the worst calls by number: the name of the WAV in the folder. Raises :class:`MeasuringError`."""
-        return cast("dict[int, str]", self._ask(None))
+    def kept(self) -> tuple[dict[int, str], str | None]:
+        """Of the worst calls by number: the name of the WAV in the folder; and why it is not of all of them, if it is
+        not. Raises :class:`MeasuringError`."""
+        return cast("tuple[dict[int, str], str | None]", self._ask(None))
 
     def close(self) -> None:
         """It ends with its input."""
@@ -84,9 +85,12 @@ class Measuring:
 
 
 class WorstCalls:
-    """Keeps the audio of the worst few calls as files in ``folder``."""
+    """Keeps the audio of the worst few calls as files in ``folder``. A disk that is full costs the audio and nothing
+    else."""
 
     def __init__(self, folder: Path, most: int) -> None:
+        self.problem: str | None = None
+        """Why a call that should have been was not kept."""
         self._folder = folder
         self._most = most
         self._calls: list[tuple[float, int]] = []  # a heap, the best of them first
@@ -96,15 +100,24 @@ class WorstCalls:
         entry = (badness(outcome), -outcome.number)  # of equals the first
         if self._most < 1 or not len(tape.agent) or (len(self._calls) >= self._most and entry <= self._calls[0]):
             return
-        self._path(outcome.number).write_bytes(encode_wav([tape.caller, tape.agent], tape.rate_hz))
+        try:
+            self._path(outcome.number).write_bytes(encode_wav([tape.caller, tape.agent], tape.rate_hz))
+        except OSError as error:
+            self.problem = error.strerror or type(error).__name__
+            self._drop(outcome.number)
+            return
         heapq.heappush(self._calls, entry)
         if len(self._calls) > self._most:
             _, number = heapq.heappop(self._calls)
-            self._path(-number).unlink()
+            self._drop(-number)
 
     def kept(self) -> dict[int, str]:
         """Names of files by the calls' numbers."""
         return {-number: self._path(-number).name for _, number in self._calls}
+
+    def _drop(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            self._path(number).unlink()
 
     def _path(self, number: int) -> Path:
         return self._folder / f"call-{number}.wav"
@@ -122,7 +135,7 @@ def main() -> None:
         while True:
             asked = cast("tuple[OfferedCall, CallTape] | None", _read(heard))
             if asked is None:
-                _write(told, worst.kept())
+                _write(told, (worst.kept(), worst.problem))
                 continue
             offered, tape = asked
             outcome = measure_call(tape, offered, order.expect)

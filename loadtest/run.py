@@ -292,6 +292,9 @@ class _Run:
         kept: dict[int, str] = {}
         for done in self._done.values():
             kept.update(done.kept)
+            unkept = f"audio of calls could not be kept: {done.unkept}"
+            if done.unkept is not None and unkept not in record.notes:
+                record.notes.append(unkept)
             record.void_reasons.extend(
                 f"{count} simulated callers broke down: {problem}" for problem, count in done.broken.items()
             )

@@ -174,3 +174,12 @@ def test_a_run_that_does_not_listen_costs_no_memory() -> None:
     words.say_if_read(Ready())
     assert len(written) == 2
     assert written[0] == encode_line(Ready())
+
+
+def test_audio_that_nobody_waits_for_is_thrown_away(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "call-0.wav").write_bytes(b"sound")
+    generator._leave_nothing(str(tmp_path / "run"), os.getppid())
+    assert (tmp_path / "run" / "call-0.wav").exists()
+    generator._leave_nothing(str(tmp_path / "run"), os.getppid() + 1)
+    assert list(tmp_path.iterdir()) == []

@@ -57,7 +57,7 @@ def test_what_is_measured_beside_is_what_would_be_measured_here(measuring: Measu
 def test_the_audio_of_the_worst_calls_is_kept_and_no_other(measuring: Measuring, tmp_path: Path) -> None:
     for number, after_ms in enumerate((900, 300, 1_400, 600, 1_200)):
         measuring.measure(offered(number), tape(after_ms))
-    assert measuring.kept() == {2: "call-2.wav", 4: "call-4.wav"}
+    assert measuring.kept() == ({2: "call-2.wav", 4: "call-4.wav"}, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["call-2.wav", "call-4.wav"]
     pcm, rate_hz = read_wav((tmp_path / "call-2.wav").read_bytes())
     assert rate_hz == RATE_HZ
@@ -82,6 +82,19 @@ def test_calls_without_sound_are_not_kept_and_of_equals_the_first_is(tmp_path: P
     assert badness(failed) > badness(outcomes[0])
     worst.offer(failed, empty)
     assert worst.kept() == {0: "call-0.wav"}
+
+
+def test_a_folder_that_takes_no_more_costs_the_audio_and_not_the_measures(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    process = Measuring(EXPECT, gone, 2)
+    try:
+        assert process.measure(offered(0), tape(400)) == measure_call(tape(400), offered(0), EXPECT)
+        assert process.kept() == ({}, "No such file or directory")
+        gone.mkdir()
+        process.measure(offered(1), tape(400))
+        assert process.kept()[0] == {1: "call-1.wav"}
+    finally:
+        process.close()
 
 
 def test_nothing_is_kept_where_nothing_is_asked_for(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ async def test_what_generators_tell_is_put_together() -> None:
         "say(Ready(('no espeak-ng here',)))\nhear()\n"
         "for arrival in job.arrivals: end(arrival.number)\n"
         "count(1.02, up=2, offered=2)\ncount(2.01, up=1, offered=2)\n"
-        "finish(kept={job.arrivals[0].number: 'call.wav'})"
+        "finish(kept={job.arrivals[0].number: 'call.wav'}, unkept='the disk is full')"
     )
     record = await held(plan(script, calls=4, processes=2))
     assert sorted(outcome.number for outcome in record.outcomes) == [0, 1, 2, 3]
@@ -68,7 +68,7 @@ async def test_what_generators_tell_is_put_together() -> None:
         (1.0, 4, 0.25),
         (2.0, 2, 0.25),
     ]
-    assert record.notes == ["no espeak-ng here"]
+    assert record.notes == ["no espeak-ng here", "audio of calls could not be kept: the disk is full"]
     assert record.void_reasons == []
     assert not record.interrupted
     assert (record.base_before, record.server.readings) == (None, ())
