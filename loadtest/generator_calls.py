@@ -49,12 +49,14 @@ class GeneratorCalls:
         self._ticker = Ticker(time.monotonic)
         self._abandon = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
+        self._unmeasured: set[asyncio.Task[None]] = set()
+        """Of these, those whose call is over."""
+        self._defect: BaseException | None = None
         self._lines: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._plans: dict[int, CallPlan] = {}
         self._measurer = Measuring(self._scenario.expect, Path(job.recordings), job.keep)
         self._start_s = 0.0
         self._offered = 0
-        self._unmeasured = 0
         self._broken: Counter[str] = Counter()
         self._cpu_s = time.process_time()
 
@@ -72,7 +74,8 @@ class GeneratorCalls:
         return Ready(notes)
 
     async def run(self, start_s: float, say: Callable[[FromGenerator], None]) -> None:
-        """Until every call is over and measured. ``start_s`` is the moment 0, on :func:`time.monotonic`."""
+        """Until every call is over and measured. ``start_s`` is the moment 0, on :func:`time.monotonic`. Raises what
+        kept a caller from being made, or a call from being measured; then no more are offered."""
         self._start_s = start_s
         ticking = asyncio.create_task(self._ticker.run(), name="ticker")
         try:
@@ -81,8 +84,11 @@ class GeneratorCalls:
                     break
                 task = asyncio.create_task(self._call(arrival, say), name=f"call {arrival.number}")
                 self._calls.add(task)
-                task.add_done_callback(self._calls.discard)
-            await asyncio.gather(*self._calls)
+                task.add_done_callback(self._ended)
+            while self._calls:
+                await asyncio.wait(self._calls)
+            if self._defect is not None:
+                raise self._defect
         finally:
             for task in (ticking, *self._calls):
                 task.cancel()
@@ -92,8 +98,14 @@ class GeneratorCalls:
         """No more calls, and those that are up are hung up; ``at_once``: or left."""
         self._abandon.set()
         if at_once:
-            for task in self._calls:
+            for task in self._calls - self._unmeasured:
                 task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            self._defect = self._defect or defect
+            self._abandon.set()
 
     def counted(self, at_s: float, cpu_share: float, rss_bytes: int | None) -> Counted:
         lateness = self._ticker.lateness
@@ -106,7 +118,7 @@ class GeneratorCalls:
             ticks=lateness.ticks,
             late_p99_ms=lateness.p99_ms,
             late_worst_ms=lateness.take_worst_ms(),
-            measuring=self._unmeasured,
+            measuring=len(self._unmeasured),
         )
 
     async def done(self) -> Done:
@@ -142,12 +154,13 @@ class GeneratorCalls:
             if not await self._wait_until(self._start_s + arrival.at_s):
                 return
             finished = await self._place(arrival, plan)
-        self._unmeasured += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._unmeasured.add(task)
         try:
-            # Shielded: also a call that is broken off is told of.
-            outcome = await asyncio.shield(_within(self._measuring, self._measurer.measure, *finished))
+            outcome = await _within(self._measuring, self._measurer.measure, *finished)
         finally:
-            self._unmeasured -= 1
+            self._unmeasured.discard(task)
         say(Ended(outcome))
 
     async def _place(self, arrival: Arrival, plan: CallPlan) -> tuple[OfferedCall, CallTape]:

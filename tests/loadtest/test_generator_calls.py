@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from loadtest.arrivals import Arrival
-from loadtest.call import CallPlan, EndCause, Wire
+from loadtest.call import CallPlan, CallTape, EndCause, Wire
 from loadtest.generator_calls import GeneratorCalls
 from loadtest.generator_messages import Ended, FromGenerator, Job
+from loadtest.measured_call import OfferedCall
+from loadtest.measuring import Measuring
 from loadtest.outcome import CallOutcome, Fate
 from loadtest.placing import dial
 from tests.loadtest.realtime_server import Script, realtime_server
@@ -114,6 +118,57 @@ async def test_stop_at_once_tells_of_calls_that_are_still_being_placed(tmp_path:
         await running
     (outcome,) = outcomes(said)
     assert (outcome.fate, outcome.end_cause) == (Fate.ABANDONED, EndCause.ABANDONED)
+
+
+async def test_stop_at_once_loses_no_call_that_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is being measured, and one waits for its line."""
+    may_go_on = threading.Event()
+    measure = Measuring.measure
+
+    def slowly(self: Measuring, offered: OfferedCall, tape: CallTape) -> CallOutcome:
+        may_go_on.wait(20)
+        return measure(self, offered, tape)
+
+    monkeypatch.setattr(Measuring, "measure", slowly)
+    said: list[FromGenerator] = []
+    arrivals = [Arrival(0, 0.0, 5.0), Arrival(1, 0.0, 5.0, 0), Arrival(2, 0.0, 5.0, 0)]
+    refusing = Script(close_at_once=(1013, "busy"))
+    async with realtime_server(refusing) as (url, _), calls_of(url, arrivals[:1], tmp_path) as calls:
+        running = asyncio.create_task(calls.run(time.monotonic(), said.append))
+        while calls.counted(0.0, 0.0, None).measuring < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        calls.stop(at_once=False)
+        calls.stop(at_once=True)
+        may_go_on.set()
+        await running
+    async with realtime_server(Script(mute=True)) as (url, _), calls_of(url, arrivals[1:], tmp_path) as calls:
+        running = asyncio.create_task(calls.run(time.monotonic(), said.append))
+        while calls.counted(0.0, 0.0, None).offered < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        calls.stop(at_once=True)
+        await running
+    assert [(outcome.number, outcome.fate) for outcome in outcomes(said)] == [(0, Fate.REFUSED), (1, Fate.ABANDONED)]
+
+
+async def test_a_caller_that_can_not_be_made_ends_the_run_however_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(self: GeneratorCalls, arrival: Arrival) -> CallPlan:
+        raise ZeroDivisionError("no such caller")
+
+    arrivals = [Arrival(0, 0.0, 5.0), Arrival(1, 3_600.0, 5.0)]
+    async with calls_of("ws://127.0.0.1:1/", (), tmp_path) as idle:
+        job = idle._job
+    monkeypatch.setattr(GeneratorCalls, "_plan", plan)
+    with ThreadPoolExecutor(1) as making, ThreadPoolExecutor(1) as measuring:
+        calls = GeneratorCalls(
+            msgspec.structs.replace(job, arrivals=tuple(arrivals)), making=making, measuring=measuring
+        )
+        try:
+            with pytest.raises(ZeroDivisionError, match="no such caller"):
+                await run(calls)
+        finally:
+            await asyncio.to_thread(calls.close)
 
 
 async def test_a_caller_that_breaks_down_is_counted_and_takes_no_other_with_it(
