@@ -29,6 +29,9 @@ MAX_LAGS = 1_000
 LEAST_FRAMES = 25
 """Of fewer frames in a second, one that is late says nothing."""
 LAG_SHARE = 0.95
+ASLEEP_S = 30.0
+"""A process that was away for so long did not work: the machine slept, or somebody stopped it. That says nothing of a
+load."""
 
 
 class Measure(enum.StrEnum):
@@ -107,11 +110,11 @@ class LoadGate:
 
     def note(self, load: Load, now: float) -> None:
         """To be called about once a second. A loop that was held up calls it late: then what it found stands for all
-        the seconds since."""
+        the seconds since, unless it was asleep."""
         passed_s = now - self._noted_at
         if passed_s <= 0:
             return
-        times = min(SECONDS, max(1, round(passed_s)))
+        times = min(SECONDS, max(1, round(passed_s))) if passed_s < ASLEEP_S else 1
         for measure, value in self._measured(load, now).items():
             self._values[measure].extend([value] * times)
             reading = median(self._values[measure])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engines.api import LaneHealth
-from gateway.admission import FALL, MAX_LAGS, SECONDS, WARM_UP_S, Limits, Load, LoadGate, Measure
+from gateway.admission import ASLEEP_S, FALL, MAX_LAGS, SECONDS, WARM_UP_S, Limits, Load, LoadGate, Measure
 from gateway.admission_settings import AdmissionSettings
 
 LIMITS = Limits(loop_lag_s=0.06, late_frames=0.01, lane_late_s=1.0, lane_use=0.98)
@@ -87,6 +87,14 @@ def test_a_stall_of_seconds_counts_as_long_as_it_was() -> None:
     rig.now += 4.0
     rig.gate.note(Load(), rig.now)
     assert rig.gate.closed_by is Measure.LOOP_LAG
+
+
+def test_a_laptop_that_slept_takes_calls_when_it_wakes_up() -> None:
+    rig = Rig()
+    rig.seconds(10)
+    rig.now += ASLEEP_S
+    assert rig.second(lag_s=ASLEEP_S, late=1.0, lane_late_ms=ASLEEP_S * 1000) is None
+    assert rig.seconds(10) == [None] * 10
 
 
 def test_it_does_not_come_and_go_with_a_load_about_the_limit() -> None:
