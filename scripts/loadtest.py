@@ -27,15 +27,21 @@ def main(given: Sequence[str]) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     html = FOLDER / "report.html"
     with gateway() as url:
-        code = subprocess.run(
-            [sys.executable, "-m", "gateway.cli", "loadtest", *arguments(given, url, html)], check=False
-        ).returncode
+        code = run_out([sys.executable, "-m", "gateway.cli", "loadtest", *arguments(given, url, html)])
     if html.exists():
         address = html.resolve().as_uri()
         print(f"report: {address}")
         if on_a_screen():
             webbrowser.open(address)
     return code
+
+
+def run_out(command: Sequence[str]) -> int:
+    """Its exit code. Ctrl-C reaches it as well as us, and it has a report to write then: it is waited for."""
+    with subprocess.Popen(command) as process:
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                return process.wait()
 
 
 def arguments(given: Sequence[str], url: str, html: Path) -> list[str]:

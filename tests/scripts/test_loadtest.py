@@ -27,6 +27,12 @@ def test_what_is_given_wins_over_what_is_usual(given: list[str], arguments: list
     assert loadtest.arguments(given, URL, HTML) == arguments
 
 
+def test_ctrl_c_is_the_load_tests_own_to_answer() -> None:
+    """It reaches all that runs in the terminal."""
+    slow = "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(1); raise SystemExit(7)"
+    assert loadtest.run_out([sys.executable, "-c", slow]) == 7
+
+
 def test_a_gateway_of_its_own_is_started_and_stopped() -> None:
     with loadtest.gateway() as url:
         assert url.startswith("ws://127.0.0.1:")
