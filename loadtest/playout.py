@@ -101,7 +101,7 @@ class Playout(Ear):
         self._queue.clear()
         self._queued_samples = 0
         self._open_item = None
-        self._play_from_s = None
+        self._play_from_s = self._runs_out_s = None
         self._starving = False
         self._missed.clear()
         return tuple(Cut(item_id, self._played_samples[item_id] * 1000 // self._rate_hz) for item_id in cut)

@@ -107,7 +107,7 @@ class StreamPlayout(Ear):
         self._queue.clear()
         self._queue.extend(names)
         self._queued_samples = self._queued_voices = 0
-        self._play_from_s = None
+        self._play_from_s = self._runs_out_s = None
         self._broke_off = self._voice_came = False
         self._missed.clear()
         self._sounding = False

@@ -73,6 +73,21 @@ def test_a_reply_sent_at_once_has_no_gap_before_the_next() -> None:
     assert ear.heard_media() == HeardMedia(frames_due=100)
 
 
+def test_what_a_cut_took_away_hides_no_gap_in_the_next_reply() -> None:
+    ear, phone = Playout(0.0), StreamPlayout(0.0)
+    ear.push("a", tone(9_000), 0.0)
+    ear.flush(1.0)
+    for at_s in (2.0, 2.12):
+        ear.push("b", tone(20), at_s)
+    phone.push(tone(9_000, 8_000), 0.0)
+    phone.clear(1.0)
+    for at_s in (2.0, 2.12):
+        phone.push(tone(20, 8_000), at_s)
+    for media in (ear.heard_media(), phone.heard_media()):
+        assert media.gaps == 1
+        assert media.longest_gap_ms == pytest.approx(100)
+
+
 def test_a_stream_has_gaps_inside_a_voice_and_none_between_two_sentences() -> None:
     ear = StreamPlayout(0.0)
     for at_ms in (0, 20, 140, 160, 3_000):
