@@ -221,9 +221,8 @@ class ServerWatch:
         passed_s = at_s - self._at_s
         self._at_s = at_s
         cores = utilisation = None
-        lag = exposition.loop_lag
+        lag = since(before.loop_lag, exposition.loop_lag) if before is not None else {}  # not what was before the run
         if before is not None and passed_s > 0:
-            lag = since(before.loop_lag, lag)
             if "cpu_s" in values and "cpu_s" in before.values:
                 cores = max(0.0, (values["cpu_s"] - before.values["cpu_s"]) / passed_s)
             shares = [

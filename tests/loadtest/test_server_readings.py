@@ -143,7 +143,7 @@ async def test_readings_tell_what_happened_since_the_last() -> None:
             await watch.read()
         await watch.aclose()
     assert base is not None
-    assert (base.cpu_cores, base.utilisation, base.loop_lag_ms, base.calls_live) == (None, None, 50, 3)
+    assert (base.cpu_cores, base.utilisation, base.loop_lag_ms, base.calls_live) == (None, None, None, 3)
     assert [reading.at_s for reading in watch.readings] == [2.0, 2.5]
     assert [reading.cpu_cores for reading in watch.readings] == [0.5, 0.5]
     assert [reading.utilisation for reading in watch.readings] == [0.25, 1.0]
@@ -153,6 +153,19 @@ async def test_readings_tell_what_happened_since_the_last() -> None:
     assert watch.send_late() == {0.005: 0, math.inf: 0}
     assert seen == ["Bearer secret"] * 3
     assert watch.failed == 0
+
+
+async def test_a_clock_that_begins_anew_with_the_run_makes_no_old_lag_a_new_one() -> None:
+    clock = Clock()
+    clock.now_s = 9.0
+    async with http_server(lambda path, headers: (200, METRICS)) as url:
+        watch = ServerWatch(f"{url}/metrics", None, clock)
+        await watch.read(keep=False)
+        clock.now_s = 0.0
+        reading = await watch.read()
+        await watch.aclose()
+    assert reading is not None
+    assert (reading.cpu_cores, reading.utilisation, reading.loop_lag_ms) == (None, None, None)
 
 
 @pytest.mark.parametrize(
