@@ -7,6 +7,7 @@ less for it (no coordinated omission). Only a *line* waits, for its own last cal
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from random import Random
 
@@ -61,7 +62,8 @@ def plan_arrivals(
     """Every call of a run in order of time: ``calls`` at once (on average, or at a moment), reached over ``ramp_s`` and
     offered until ``ramp_s + hold_s``. ``length_s`` is the length of a call, each longer or shorter by up to the share
     ``jitter``; a line's last call ends with the run. Raises :class:`ValueError`."""
-    if calls < 1 or ramp_s < 0 or hold_s <= 0 or length_s <= 0 or not 0 <= jitter < 1:
+    lasting = all(map(math.isfinite, (ramp_s, hold_s, length_s)))
+    if not lasting or calls < 1 or ramp_s < 0 or hold_s <= 0 or length_s <= 0 or not 0 <= jitter < 1:
         raise ValueError("a run needs at least one call, a length of time, and a jitter below 1")
     if every_s is not None and every_s <= 0:
         raise ValueError("bursts need time between them")

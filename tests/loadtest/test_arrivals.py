@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 
 import pytest
@@ -116,6 +117,8 @@ def test_generators_share_neighbours_and_keep_lines_together() -> None:
         {"calls": 0},
         {"length_s": 0},
         {"hold_s": 0},
+        {"hold_s": math.nan},
+        {"ramp_s": math.inf},
         {"ramp_s": -1},
         {"jitter": 1.0},
         {"every_s": 0.0},
