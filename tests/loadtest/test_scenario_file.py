@@ -79,6 +79,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("- a\n", "mine.yaml:1: the scenario: Input should be a valid dictionary"),
         ("", "mine.yaml:1: the scenario: Input should be a valid dictionary"),
         ("[" * 5_000, "mine.yaml: "),
+        ("name: a\n[b]: c\n", "mine.yaml:2: a key is one word"),
+        ("seconds: " + "9" * 5_000, "mine.yaml: Exceeds the limit"),
     ],
 )
 def test_what_is_no_scenario_is_refused(tmp_path: Path, text: str, expected: str) -> None:
