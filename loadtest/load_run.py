@@ -12,10 +12,11 @@ import msgspec
 
 from loadtest.address import shown_url
 from loadtest.capacity import Climb, Held, held
+from loadtest.generators import GeneratorsError
 from loadtest.machine import load_average, this_machine
 from loadtest.progress import Progress
 from loadtest.run import Interruption, run_load
-from loadtest.run_options import RunOptions
+from loadtest.run_options import RunOptions, RunUsageError
 from loadtest.run_planning import addresses_of, metrics_of, plan_run
 from loadtest.run_report import Knee, Level, RunReport
 from loadtest.scenario import Scenario
@@ -79,13 +80,20 @@ class LoadRun:
 
     async def find_knee(self, climb: Climb) -> RunReport:
         """Level after level, each a run of its own: the report of the largest that was held (of the last, if none
-        was), with the knee in it. Raises as :meth:`once`."""
+        was), with the knee in it. A level that can't be run ends the climb. Raises as :meth:`once`, of the first."""
         levels: list[Level] = []
         best: RunReport | None = None
         report: RunReport | None = None
+        beyond: str | None = None
         while (calls := climb.next_level()) is not None:
             with tempfile.TemporaryDirectory(dir=self.recordings) as folder:
-                report = await self.once(calls, Path(folder))
+                try:
+                    report = await self.once(calls, Path(folder))
+                except (RunUsageError, GeneratorsError) as error:
+                    if report is None:
+                        raise
+                    beyond = f"{calls} calls can't be offered: {error}"
+                    break
                 if report.interrupted:
                     break
                 verdict = held(
@@ -98,8 +106,9 @@ class LoadRun:
                     best = report
                     _replace_files(self.recordings, Path(folder))
         assert report is not None
-        knee = Knee(held=climb.best or 0, broke=climb.broke, levels=tuple(levels), stopped_by=climb.stopped_by())
-        interrupted = climb.next_level() is not None
+        stopped_by = beyond or climb.stopped_by()
+        knee = Knee(held=climb.best or 0, broke=climb.broke, levels=tuple(levels), stopped_by=stopped_by)
+        interrupted = beyond is None and climb.next_level() is not None
         return judged(msgspec.structs.replace(best or report, knee=knee, interrupted=interrupted))
 
     async def _says_fake(self, url: str | None) -> bool:

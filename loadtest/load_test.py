@@ -150,6 +150,7 @@ async def _run(options: RunOptions, recordings: Path, progress: Progress, climb:
     if climb is None:
         return await run.once()
     try:
-        return await run.find_knee(Climb(climb.start or 1, climb.most))
+        levels = Climb(climb.start or 1, climb.most)
     except ValueError as error:
         raise RunUsageError(str(error)) from error
+    return await run.find_knee(levels)

@@ -232,6 +232,14 @@ def test_a_climb_that_holds_nothing_is_not_good(monkeypatch: pytest.MonkeyPatch)
     assert report["knee"]["held"] == 0
 
 
+def test_a_climb_beyond_what_can_be_offered_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.arrivals.MAX_CALLS", 30)
+    code, report, _ = climb(monkeypatch, Server(capacity=100), "--for", "60")
+    assert code == 0
+    assert (report["knee"]["held"], report["interrupted"]) == (8, False)
+    assert "16 calls can't be offered: that would be" in report["knee"]["stopped_by"]
+
+
 def test_a_climb_that_is_interrupted_reports_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     code, report, _ = climb(monkeypatch, Server(capacity=100, stop_at=4))
     assert code == 130
