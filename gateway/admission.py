@@ -11,13 +11,13 @@ is over its limit from the limit on, and until it is below :data:`FALL` of it.
 from __future__ import annotations
 
 import enum
-import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
 from engines.api import LaneHealth
+from gateway.telemetry.percentiles import nearest_rank
 
 SECONDS = 5
 WARM_UP_S = 10.0
@@ -131,16 +131,11 @@ class LoadGate:
         since, long_before = self._notes[0]
         uses = (_use(lane, long_before.lanes.get(name), now - since) for name, lane in load.lanes.items())
         return {
-            Measure.LOOP_LAG: _percentile(self._lags_s),
+            Measure.LOOP_LAG: nearest_rank(sorted(self._lags_s), LAG_SHARE) or 0.0,
             Measure.LATE_FRAMES: _share(load.late_frames - before.late_frames, load.frames - before.frames),
             Measure.LANE_LATE: max((lane.late_ms / 1000 for lane in load.lanes.values()), default=0.0),
             Measure.LANE_USE: max(uses, default=0.0),
         }
-
-
-def _percentile(values: list[float]) -> float:
-    """Nearest rank; 0 of nothing."""
-    return sorted(values)[math.ceil(LAG_SHARE * len(values)) - 1] if values else 0.0
 
 
 def _share(late: int, frames: int) -> float:

@@ -18,12 +18,12 @@ from urllib.parse import quote
 
 import httpx
 import msgspec
-import numpy as np
 import typer
 
 from loadtest.address import call_address
 from loadtest.call import Transport
 from loadtest.command import CallOptions, CallUsageError, Say, place_call
+from loadtest.percentiles import nearest_rank
 from loadtest.script import Patience
 
 STAGES = ("decision_ms", "final_ms", "first_token_ms", "first_clause_ms", "first_audio_ms", "first_sent_ms")
@@ -140,20 +140,26 @@ def stage_table(variants: Sequence[Variant]) -> str:
     )
     rows = [head, "-" * len(head)]
     for stage in (*STAGES, AFTER_SENDING, HEARD):
-        cells = "".join(f"{_percentile(v.times, stage, 50):>14}{_percentile(v.times, stage, 95):>8}" for v in variants)
+        cells = "".join(
+            f"{_told(_percentile(v.times, stage, 50)):>14}{_told(_percentile(v.times, stage, 95)):>8}" for v in variants
+        )
         rows.append(f"{stage.removesuffix('_ms').replace('_', ' '):34}{cells}")
     for variant in variants:
         notes = f"{variant.calls} calls, {variant.unanswered} unanswered, {variant.unrecorded} without a latency record"
         rows.append(f"{variant.name}: {notes}; worst lateness of the caller {variant.worst_caller_lag_ms:.0f} ms")
-    if len(variants) == 2 and all(HEARD in variant.times for variant in variants):
-        first, second = (float(np.percentile(variant.times[HEARD], 50)) for variant in variants)
+    halves = [half for variant in variants if (half := _percentile(variant.times, HEARD, 50)) is not None]
+    if len(variants) == len(halves) == 2:
+        first, second = halves
         rows.append(f"voice to voice p50, {variants[1].name} / {variants[0].name}: {second / first:.2f}")
     return "\n".join(rows)
 
 
-def _percentile(times: Mapping[str, Sequence[float]], stage: str, percent: float) -> str:
-    values = times.get(stage)
-    return f"{float(np.percentile(values, percent)):.0f}" if values else "-"
+def _percentile(times: Mapping[str, Sequence[float]], stage: str, percent: float) -> float | None:
+    return nearest_rank(sorted(times.get(stage, ())), percent / 100)
+
+
+def _told(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
 
 
 def machine_line() -> str:

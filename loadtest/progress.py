@@ -15,6 +15,7 @@ from rich.text import Text
 
 from loadtest.generator_messages import Counted
 from loadtest.outcome import CallOutcome, Fate
+from loadtest.percentiles import nearest_rank
 from loadtest.readings import ServerReading
 
 PLAIN_EVERY_S = 5.0
@@ -87,7 +88,7 @@ class Tally:
             ("up", f"{self.up}"),
             ("offered", f"{self.offered} of {self.planned}"),
             ("ended", f"{self.good} good, {bad} not good, {self.fates.get(Fate.REFUSED, 0)} refused"),
-            ("voice to voice", f"p50 {_ms(_nearest_rank(latencies, 50))}, p95 {_ms(_nearest_rank(latencies, 95))}"),
+            ("voice to voice", f"p50 {_ms(nearest_rank(latencies, 0.5))}, p95 {_ms(nearest_rank(latencies, 0.95))}"),
             ("late frames", _percent(self.frames_late, self.frames_due)),
             (
                 "callers themselves",
@@ -193,10 +194,6 @@ def _drawn(tally: Tally) -> RenderableType:
     if tally.fake:
         parts.insert(0, Text(FAKE, style="bold black on yellow"))
     return Group(*parts)
-
-
-def _nearest_rank(ordered: list[float], percent: float) -> float | None:
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else None
 
 
 def _ms(value: float | None, digits: int = 0) -> str:

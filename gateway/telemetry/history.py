@@ -4,14 +4,14 @@ an operator looks once something has happened."""
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from engines.api import EngineHealth, LaneHealth
+from gateway.telemetry.percentiles import nearest_rank
 
 EVERY_S = 1.0
 MAX_POINTS = 600
@@ -82,8 +82,8 @@ class History:
             self.number,
             round(self._wall_s() * 1000),
             live,
-            _percentile(took, 0.5),
-            _percentile(took, 0.95),
+            _rounded(nearest_rank(took, 0.5)),
+            _rounded(nearest_rank(took, 0.95)),
             round(self._worst_lag_s * 1000, 1),
             int(health.overload),
             {name: self._lane_point(name, lane, passed_s) for name, lane in lanes.items()},
@@ -109,9 +109,8 @@ def lanes_of(health: EngineHealth) -> dict[tuple[str, str], LaneHealth]:
     return lanes | {(host, name): lane for host, how in health.hosts.items() for name, lane in how.lanes.items()}
 
 
-def _percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Nearest rank: the least value that ``share`` of all are no greater than."""
-    return round(ordered[math.ceil(share * len(ordered)) - 1], 1) if ordered else None
+def _rounded(value_ms: float | None) -> float | None:
+    return None if value_ms is None else round(value_ms, 1)
 
 
 async def keep_history(

@@ -105,8 +105,8 @@ def test_the_table_shows_every_stage_and_the_ratio() -> None:
     (decision,) = (row for row in table.splitlines() if row.startswith("decision"))
     assert decision.split() == ["decision", "300", "300", "-", "-"]
     (heard,) = (row for row in table.splitlines() if row.startswith("voice to voice  "))
-    assert heard.split()[3:] == ["1000", "1090", "750", "750"]
-    assert "on / off: 0.75" in table
+    assert heard.split()[3:] == ["900", "1100", "750", "750"]
+    assert "on / off: 0.83" in table
     assert "1 unanswered" in table
     assert " / " not in stage_table([off])
 
