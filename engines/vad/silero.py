@@ -5,8 +5,9 @@ by the last 64 samples of the window before, and carries a recurrent state of sh
 go one after the other, and a batch holds at most one window of each call: a call with minutes of backlog gets one
 window a batch like everybody else. Batched results equal those of single streams.
 
-The event loop makes the batches, and the thread only runs them, one at a time: what waits needs no lock, and the thread
-is woken once a batch. To wake it for each window cost more than the model did.
+The event loop wakes the thread, once enough windows are there or the first of them has waited a little: to wake it for
+each cost nearly as much as the model. A thread that finds many more when it has run a batch goes on by itself, for a
+busy machine may take long to come round to the loop.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ MAX_BATCH = 64
 GATHER_S = 0.008
 GATHERED = 16
 MANY_CALLS = 4
-"""With more open calls than this, and fewer windows there, a batch waits so long for more. A window alone costs nearly
-twice its share of eight (109 against 60 us), each batch the wake of a thread, and between batches others take the
-model's weights out of the core's cache: these few milliseconds save a third of what
+"""With more open calls than this, fewer windows there, and windows of fewer than half of the calls, a batch waits so
+long for more. A window alone costs nearly twice its share of eight (109 against 60 us), each batch wakes a thread, and
+between batches others take the model's weights out of the core's cache: these few milliseconds save a third of what
 windows cost."""
 
 Floats = npt.NDArray[np.float32]
@@ -83,12 +84,12 @@ class SileroStream:
         self._deliver = deliver
         self._closed = False
         self._fed_samples = 0
-        self._taken_samples = 0
         self._scored_samples = 0
+        # With the detector's lock: what waits. By the worker alone: state and context.
         self._chunks: deque[Pcm16] = deque()
         self._waiting_samples = 0
         self._queued = False
-        """A window of it is ready, or being scored."""
+        self._taken_samples = 0
         self._state: Floats = _FRESH_STATE
         self._context: Pcm16 = _FRESH_CONTEXT
 
@@ -97,23 +98,19 @@ class SileroStream:
         return self._fed_samples - self._scored_samples
 
     def feed(self, pcm: Pcm16) -> None:
-        """On the event loop, as everything here but the model."""
-        if self._closed or self._detector._closing or len(pcm) == 0:
+        if self._closed or len(pcm) == 0:
             return
         self._fed_samples += len(pcm)
-        self._chunks.append(pcm.copy())
-        self._waiting_samples += len(pcm)
-        if self._waiting_samples >= WINDOW_SAMPLES and not self._queued:
-            self._detector._queue(self)
+        self._detector._add(self, pcm.copy())
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._detector._forget(self)
 
-    def _take_window(self) -> list[Pcm16]:
-        """The pieces of the next window, with its context before it. At least 512 samples wait."""
-        pieces = [self._context]
+    def _take_window(self) -> tuple[list[Pcm16], int]:
+        """The pieces of the next 512 samples and where they end. With the lock held, and at least that many waiting."""
+        pieces = []
         missing = WINDOW_SAMPLES
         while missing:
             chunk = self._chunks.popleft()
@@ -124,20 +121,16 @@ class SileroStream:
             missing -= len(chunk)
         self._waiting_samples -= WINDOW_SAMPLES
         self._taken_samples += WINDOW_SAMPLES
-        return pieces
+        return pieces, self._taken_samples
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """One window of each stream, in order."""
-
-    streams: list[SileroStream]
-    inputs: Floats
-    state: Floats
+_Result = tuple[SileroStream, float | None, int]
+"""A window's probability and where it ends; None: the model failed."""
 
 
 class SileroVad:
-    """Implements :class:`engines.api.VoiceActivityDetector`. ``model_dir`` holds ``silero_vad.onnx``."""
+    """Implements :class:`engines.api.VoiceActivityDetector`. ``model_dir`` holds ``silero_vad.onnx``. All but the model
+    is called on the event loop."""
 
     def __init__(self, model_dir: Path, *, load: Callable[[Path], Model] | None = None) -> None:
         self._path = model_dir / "silero_vad.onnx"
@@ -145,10 +138,14 @@ class SileroVad:
         self._model: Model | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._batches_to_run: SimpleQueue[_Batch | None] = SimpleQueue()
-        self._ready: deque[SileroStream] = deque()
-        self._running = False
+        self._wakes: SimpleQueue[bool] = SimpleQueue()
+        """False ends the worker."""
         self._gathering: asyncio.TimerHandle | None = None
+        self._work = threading.Lock()
+        # With the lock.
+        self._ready: deque[SileroStream] = deque()
+        self._awake = False
+        """The worker will look at what is ready without being woken."""
         self._closing = False
         self._calls = 0
         self._windows = self._batches = self._largest_batch = self._dropped = 0
@@ -160,23 +157,24 @@ class SileroVad:
         self._thread.start()
 
     async def close(self) -> None:
-        self._closing = True
-        self._ready.clear()
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        self._batches_to_run.put(None)
+        with self._work:
+            self._closing = True
+            self._ready.clear()
+        self._stop_gathering()
+        self._wakes.put(False)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
         self._model = None
 
     def open(self, deliver: Callable[[float, int], None]) -> SileroStream:
-        self._calls += 1
+        with self._work:
+            self._calls += 1
         return SileroStream(self, deliver)
 
     def snapshot(self) -> VadSnapshot:
-        return VadSnapshot(self._windows, self._batches, self._largest_batch, self._dropped)
+        with self._work:
+            return VadSnapshot(self._windows, self._batches, self._largest_batch, self._dropped)
 
     def _load_and_warm(self) -> Model:
         model = self._load(self._path)
@@ -186,110 +184,136 @@ class SileroVad:
 
     # --- on the event loop ----------------------------------------------------------------------------------------
 
-    def _queue(self, stream: SileroStream) -> None:
-        """A window of it is there."""
+    def _add(self, stream: SileroStream, pcm: Pcm16) -> None:
+        with self._work:
+            if self._closing:
+                return
+            stream._chunks.append(pcm)
+            stream._waiting_samples += len(pcm)
+            if not self._queue_if_ready(stream) or self._awake:
+                return
+        self._wake_soon()
+
+    def _queue_if_ready(self, stream: SileroStream) -> bool:
+        if stream._queued or stream._waiting_samples < WINDOW_SAMPLES:
+            return False
         stream._queued = True
         self._ready.append(stream)
-        if not self._running:
-            self._run_soon()
+        return True
 
     def _forget(self, stream: SileroStream) -> None:
-        self._calls -= 1
-        self._dropped += stream._waiting_samples // WINDOW_SAMPLES
-        stream._chunks.clear()
-        stream._waiting_samples = 0
+        with self._work:
+            self._calls -= 1
+            self._dropped += stream._waiting_samples // WINDOW_SAMPLES
+            stream._chunks.clear()
+            stream._waiting_samples = 0
 
-    def _run_soon(self) -> None:
-        """Windows are ready, and the thread is free."""
-        if self._calls <= MANY_CALLS or len(self._ready) >= GATHERED:
-            self._run()
+    def _wake_soon(self) -> None:
+        """Windows are ready, and the worker sleeps."""
+        assert self._loop is not None
+        if self._enough():
+            self._wake()
         elif self._gathering is None:
-            assert self._loop is not None
-            self._gathering = self._loop.call_later(GATHER_S, self._run)
+            self._gathering = self._loop.call_later(GATHER_S, self._wake)
 
-    def _run(self) -> None:
-        """Give the thread a batch: at most one window of each waiting call, longest waiting first."""
+    def _enough(self) -> bool:
+        ready = len(self._ready)
+        return self._calls <= MANY_CALLS or ready >= GATHERED or 2 * ready >= self._calls
+
+    def _wake(self) -> None:
+        self._stop_gathering()
+        with self._work:
+            if self._awake or not self._ready:
+                return
+            self._awake = True
+        self._wakes.put(True)
+
+    def _stop_gathering(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        streams: list[SileroStream] = []
-        pieces: list[Pcm16] = []
-        while self._ready and len(streams) < MAX_BATCH:
-            stream = self._ready.popleft()
-            if stream._waiting_samples >= WINDOW_SAMPLES:  # it was not closed
-                streams.append(stream)
-                pieces += stream._take_window()
-        if not streams:
-            return
-        samples = np.concatenate(pieces).reshape(len(streams), CONTEXT_SAMPLES + WINDOW_SAMPLES)
-        for stream, row in zip(streams, samples, strict=True):
-            stream._context = row[-CONTEXT_SAMPLES:].copy()
-        state = np.concatenate([stream._state for stream in streams], axis=1)
-        self._running = True
-        self._batches_to_run.put(_Batch(streams, samples * _FULL_SCALE, state))
 
-    def _scored(self, batch: _Batch, probabilities: list[float] | None, state: Floats | None) -> None:
-        """One callback a batch, however many calls it served. None: its windows are lost to their calls, which go on
-        with the next."""
-        streams = batch.streams
-        self._running = False
-        self._batches += 1
-        self._largest_batch = max(self._largest_batch, len(streams))
-        if probabilities is None or state is None:
-            self._dropped += len(streams)
-        else:
-            self._windows += len(streams)
-        ends = []
-        for row, stream in enumerate(streams):
-            if state is not None:
-                stream._state = state[:, row : row + 1].copy()
-            stream._scored_samples = stream._taken_samples
-            ends.append(stream._taken_samples)
-            stream._queued = stream._waiting_samples >= WINDOW_SAMPLES and not self._closing
-            if stream._queued:
-                self._ready.append(stream)  # behind everyone who waits already
-        if self._ready:
-            self._run_soon()  # before these are told: the thread need not wait for that
-        if probabilities is not None:
-            _tell(streams, probabilities, ends)
+    def _deliver(self, results: list[_Result]) -> None:
+        """One callback a batch, however many calls it served."""
+        if self._ready and not self._awake:
+            self._wake_soon()
+        for stream, probability, end_samples in results:
+            stream._scored_samples = end_samples
+            if stream._closed or probability is None:
+                continue
+            try:
+                stream._deliver(probability, end_samples)
+            except Exception:  # noqa: BLE001
+                # A defect in one call must not cost the others their windows.
+                _log.exception("a call failed on a voice activity score")
 
     # --- in the thread --------------------------------------------------------------------------------------------
 
     def _worker(self) -> None:
-        while (batch := self._batches_to_run.get()) is not None:
-            self._score(batch)
+        while self._wakes.get():
+            while batch := self._next_batch():
+                results = self._score(batch)
+                goes_on = self._count(results)
+                self._hand_over(results)  # after it is known who sees to what is ready: this thread, or the loop
+                if not goes_on:
+                    break
             del batch
 
-    def _score(self, batch: _Batch) -> None:
-        probabilities: list[float] | None = None
-        state: Floats | None = None
+    def _next_batch(self) -> list[tuple[SileroStream, list[Pcm16], int]]:
+        """At most one window of each waiting call, longest waiting first; if there is none, the worker sleeps."""
+        with self._work:
+            batch = []
+            for _ in range(min(MAX_BATCH, len(self._ready))):
+                stream = self._ready.popleft()
+                stream._queued = False
+                if stream._waiting_samples >= WINDOW_SAMPLES:
+                    batch.append((stream, *stream._take_window()))
+            for stream, _, _ in batch:
+                self._queue_if_ready(stream)  # behind everyone who waits already
+            self._awake = bool(batch)
+            return batch
+
+    def _score(self, batch: list[tuple[SileroStream, list[Pcm16], int]]) -> list[_Result]:
+        streams = [stream for stream, _, _ in batch]
+        parts = [part for stream, pieces, _ in batch for part in (stream._context, *pieces)]
+        samples = np.concatenate(parts).reshape(len(batch), CONTEXT_SAMPLES + WINDOW_SAMPLES)
+        scores: list[float | None]
         try:
             assert self._model is not None
-            scores, state = self._model(batch.inputs, batch.state)
-            probabilities = scores[:, 0].tolist()
+            state = np.concatenate([stream._state for stream in streams], axis=1)
+            probabilities, next_state = self._model(samples * _FULL_SCALE, state)
+            scores = probabilities[:, 0].tolist()
         except Exception:  # noqa: BLE001
-            state = None
-            _log.exception("voice activity model failed", windows=len(batch.streams))
-        self._hand_over(batch, probabilities, state)
+            # These windows are lost to their calls, which go on with the next.
+            _log.exception("voice activity model failed", windows=len(batch))
+            scores = [None] * len(batch)
+        else:
+            for row, stream in enumerate(streams):
+                stream._state = next_state[:, row : row + 1].copy()
+        for stream, row_samples in zip(streams, samples, strict=True):
+            stream._context = row_samples[-CONTEXT_SAMPLES:].copy()
+        ends = (end_samples for _, _, end_samples in batch)
+        return list(zip(streams, scores, ends, strict=True))
 
-    def _hand_over(self, batch: _Batch, probabilities: list[float] | None, state: Floats | None) -> None:
+    def _count(self, results: list[_Result]) -> bool:
+        """Returns whether the worker goes on: calls that are behind wait for nobody, nor for the loop to come round."""
+        lost = sum(probability is None for _, probability, _ in results)
+        with self._work:
+            self._batches += 1
+            self._windows += len(results) - lost
+            self._dropped += lost
+            self._largest_batch = max(self._largest_batch, len(results))
+            behind = any(stream._waiting_samples >= WINDOW_SAMPLES for stream, _, _ in results)
+            self._awake = bool(self._ready) and (behind or self._enough())
+            return self._awake
+
+    def _hand_over(self, results: list[_Result]) -> None:
         assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(self._scored, batch, probabilities, state)
+            self._loop.call_soon_threadsafe(self._deliver, results)
         except RuntimeError:
             if not self._loop.is_closed():
                 raise  # a loop that ended has nobody left to tell
-
-
-def _tell(streams: list[SileroStream], probabilities: list[float], ends_samples: list[int]) -> None:
-    for stream, probability, end_samples in zip(streams, probabilities, ends_samples, strict=True):
-        if stream._closed:
-            continue
-        try:
-            stream._deliver(probability, end_samples)
-        except Exception:  # noqa: BLE001
-            # A defect in one call must not cost the others their windows.
-            _log.exception("a call failed on a voice activity score")
 
 
 def _empty_batch(batch: int) -> tuple[Floats, Floats]:

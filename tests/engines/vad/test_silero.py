@@ -24,8 +24,6 @@ from engines.vad.silero import (
     WINDOW_SAMPLES,
     Floats,
     SileroVad,
-    _Batch,
-    _empty_batch,
 )
 
 WAIT_S = 10.0
@@ -162,30 +160,69 @@ async def test_with_many_calls_a_batch_gathers_what_comes_soon(monkeypatch: pyte
             waits.append(callback)
             return asyncio.Handle(callback, (), loop)
 
-        monkeypatch.setattr(vad, "_loop", SimpleNamespace(call_later=call_later, call_soon_threadsafe=None))
-        vad._loop.call_soon_threadsafe = loop.call_soon_threadsafe  # type: ignore[union-attr, method-assign]
-        heard = [Heard() for _ in range(MANY_CALLS + 1)]
+        patched = SimpleNamespace(call_later=call_later, call_soon_threadsafe=loop.call_soon_threadsafe)
+        monkeypatch.setattr(vad, "_loop", patched)
+        heard = [Heard() for _ in range(2 * GATHERED + 2)]
         streams = [vad.open(one) for one in heard]
-        for stream in streams:
+        for stream in streams[:3]:
             stream.feed(level(0.25))
         assert model.batches == []
         assert len(waits) == 1, "one wait a batch"
         waits.pop()()
-        await asyncio.gather(*(one.wait_for(1) for one in heard))
-        assert model.batches == [MANY_CALLS + 1]
+        await asyncio.gather(*(one.wait_for(1) for one in heard[:3]))
+        assert model.batches == [3]
 
-        more = [vad.open(Heard()) for _ in range(GATHERED - len(streams))]
-        for stream in [*streams, *more]:
+        for stream in streams[:GATHERED]:
             stream.feed(level(0.25))
         await heard[0].wait_for(2)
         assert model.batches[1:] == [GATHERED], "so many wait for no more"
 
-        for stream in [*more, streams[0], streams[0]]:
+        for stream in streams[6:]:
+            stream.close()
+        waits.clear()
+        for stream in streams[:3]:
+            stream.feed(level(0.25))
+        await heard[0].wait_for(3)
+        assert model.batches[2:] == [3], "half of all calls wait for no more"
+
+        for stream in [*streams[MANY_CALLS:6], streams[0]]:
             stream.close()
         waits.clear()
         streams[1].feed(level(0.25))
-        await heard[1].wait_for(3)
+        await heard[1].wait_for(4)
         assert not waits, "a few calls wait for nobody"
+
+
+async def test_a_call_that_is_behind_waits_for_nobody() -> None:
+    model = StandIn()
+    async with started(model) as vad:
+        heard = Heard()
+        streams = [vad.open(heard if not number else Heard()) for number in range(2 * MANY_CALLS)]
+        model.hold()
+        for stream in streams[:MANY_CALLS]:
+            stream.feed(level(0.0))
+        assert await asyncio.to_thread(model.held.wait, WAIT_S)
+        streams[0].feed(level(0.0, windows=50))
+        model.let_go.set()
+        await heard.wait_for(51)
+        assert model.batches == [MANY_CALLS, *[1] * 50]
+        assert vad._gathering is None
+
+
+async def test_what_came_meanwhile_is_gathered_when_a_batch_is_done() -> None:
+    model = StandIn()
+    async with started(model) as vad:
+        heard = Heard()
+        streams = [vad.open(heard if number == 7 else Heard()) for number in range(2 * MANY_CALLS)]
+        model.hold()
+        for stream in streams[:MANY_CALLS]:
+            stream.feed(level(0.0))
+        assert await asyncio.to_thread(model.held.wait, WAIT_S)
+        streams[7].feed(level(0.5))
+        assert vad._gathering is None, "the worker may see to it"
+        model.let_go.set()
+        await heard.wait_for(1)
+        assert model.batches == [MANY_CALLS, 1]
 
 
 async def test_who_closes_while_a_batch_gathers_is_not_in_it() -> None:
@@ -213,8 +250,7 @@ async def test_a_gathering_of_those_who_left_runs_nothing() -> None:
         streams = [vad.open(Heard()) for _ in range(MANY_CALLS + 2)]
         streams[0].feed(level(0.25))
         streams[0].close()
-        vad._run()
-        assert not vad._running
+        vad._wake()
         other = Heard()
         vad.open(other).feed(level(0.5))
         await other.wait_for(1)
@@ -371,7 +407,7 @@ async def test_scores_for_a_loop_that_has_ended_are_nobodys() -> None:
     vad = SileroVad(Path("dir"), load=StandIn().load)
     vad._loop = asyncio.new_event_loop()
     vad._loop.close()
-    vad._hand_over(_Batch([], *_empty_batch(0)), [], None)
+    vad._hand_over([])
 
 
 async def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
