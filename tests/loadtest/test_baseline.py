@@ -100,6 +100,13 @@ def test_better_is_no_regression() -> None:
     assert regressions(run(latency_ms=latency(100.0, 200.0), late_frames_ratio=0.0, mos=Mos(count=1, p5=4.4))) == []
 
 
+def test_a_call_that_cost_no_memory_before_may_cost_a_little() -> None:
+    """The server had grown to its size in an earlier run."""
+    before = run(server=ServerReport(rss_bytes_per_call=0.0))
+    assert regressions(run(server=ServerReport(rss_bytes_per_call=50e3)), before) == []
+    assert regressions(run(server=ServerReport(rss_bytes_per_call=70e3)), before) == ["memory a call"]
+
+
 def test_few_values_are_not_compared() -> None:
     found = compare(run(latency_ms=latency(5_000.0, 9_000.0, count=19)), run(), "b.json")
     line = next(line for line in found.lines if line.name == "voice to voice p95")
