@@ -58,6 +58,7 @@ def ours(delays: Delays, max_calls: int) -> Subject:
         "OFFHOOK_TWILIO__ENABLED": "true",
         "OFFHOOK_TWILIO__ALLOW_UNSIGNED": "true",
         "OFFHOOK_MAX_CALLS": str(max_calls),
+        "OFFHOOK_ADMISSION__BY_LOAD": "false",
         "OFFHOOK_LOG_LEVEL": "error",
         "OFFHOOK_NULL__STT_MS": str(delays.stt_ms),
         "OFFHOOK_NULL__LLM_FIRST_TOKEN_MS": str(delays.llm_first_token_ms),
