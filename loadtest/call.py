@@ -57,6 +57,7 @@ class EndCause(enum.StrEnum):
     NO_MEDIA = "no_media"
     NO_SESSION = "no_session"
     STALLED = "stalled"
+    FLOODED = "flooded"
     CONNECTION_LOST = "connection_lost"
     VANISHED = "vanished"
     ABANDONED = "abandoned"

@@ -31,9 +31,15 @@ from loadtest.wire import SEND_S
 MAX_QUEUED_BYTES = 4 * 1024 * 1024
 """Sent and not taken by the network; a server that lets more pile up has stalled."""
 
+FLOOD_MESSAGES, FLOOD_MESSAGES_A_S = 50_000, 500
+FLOOD_BYTES, FLOOD_BYTES_A_S = 64 * 1024 * 1024, 1024 * 1024
+"""A server that has sent more than so much, and so much more a second, floods: the longest reply all at once is half of
+that. It would make the callers late, not itself."""
+
 _CONNECT_S = 10.0
 _CLOSE_S = 2.0
 _MAX_EARLY = 1_000
+_MAX_EARLY_BYTES = 4 * 1024 * 1024
 
 
 def text_frame(message: bytes) -> bytes:
@@ -63,10 +69,13 @@ class WebSocketLink(asyncio.Protocol):
         self._on_message: Callable[[str | bytes], None] | None = None
         self._on_over: Callable[[CallOver], None] | None = None
         self._early: list[str | bytes] = []
+        self._early_bytes = 0
         self._arrived = asyncio.Event()
         self._parts: list[bytes] = []
         self._is_text = True
         self._sent_bytes = 0
+        self._came_bytes = self._came_messages = 0
+        self._began_s = self._clock()
         self._mark_bytes, self._mark_s = 0, self._clock()
 
     @classmethod
@@ -98,6 +107,7 @@ class WebSocketLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
         early, self._early = self._early, []
+        self._early_bytes = 0
         for message in early:
             on_message(message)
         if self._over is not None:
@@ -156,6 +166,9 @@ class WebSocketLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of asyncio's
 
     def data_received(self, data: bytes) -> None:
+        self._came_bytes += len(data)
+        if self._came_bytes > FLOOD_BYTES or self._came_messages > FLOOD_MESSAGES:
+            self._check_flood()
         self._protocol.receive_data(data)
         self._take_in()
 
@@ -228,6 +241,7 @@ class WebSocketLink(asyncio.Protocol):
 
     def _hand_over(self, data: bytes) -> None:
         message: str | bytes = data
+        self._came_messages += 1
         if self._over is not None:
             return
         if self._is_text:
@@ -236,10 +250,16 @@ class WebSocketLink(asyncio.Protocol):
             with contextlib.suppress(CallOver):  # it had something to say to that
                 self._on_message(message)
         else:
+            full = self._early_is_full
             self._early.append(message)
+            self._early_bytes += len(data)
             self._arrived.set()
-            if len(self._early) == _MAX_EARLY and self._transport is not None:
+            if self._early_is_full and not full and self._transport is not None:
                 self._transport.pause_reading()
+
+    @property
+    def _early_is_full(self) -> bool:
+        return len(self._early) >= _MAX_EARLY or self._early_bytes > _MAX_EARLY_BYTES
 
     def _flush(self) -> None:
         transport = self._transport
@@ -253,6 +273,17 @@ class WebSocketLink(asyncio.Protocol):
                 transport.write_eof()
             else:
                 transport.close()
+
+    def _check_flood(self) -> None:
+        """Ends the call: nothing is read any more."""
+        up_s = self._clock() - self._began_s
+        if (
+            self._came_bytes > FLOOD_BYTES + FLOOD_BYTES_A_S * up_s
+            or self._came_messages > FLOOD_MESSAGES + FLOOD_MESSAGES_A_S * up_s
+        ):
+            self.end(CallOver(EndCause.FLOODED, "the server sent more than any call needs"))
+            if self._transport is not None:
+                self._transport.abort()
 
     def _check_taken(self, queued: int) -> None:
         """Ends the call when what was sent long ago still waits here."""

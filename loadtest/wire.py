@@ -9,6 +9,9 @@ from __future__ import annotations
 import msgspec
 
 MAX_ERRORS = 100
+MAX_ERROR_CHARACTERS = 1_000
+MAX_TEXT_CHARACTERS = 200_000
+"""Of what an agent says in one item: hours."""
 
 SEND_S = 5.0
 """A server that reads nothing for so long has stalled."""
@@ -87,7 +90,7 @@ class CallLog:
 
     def note_error(self, description: str) -> None:
         if len(self.errors) < MAX_ERRORS:
-            self.errors.append(description)
+            self.errors.append(description[:MAX_ERROR_CHARACTERS])
 
     def note_malformed(self, description: str) -> None:
         """The server said what nobody can make sense of."""
@@ -181,7 +184,7 @@ class WireLog(CallLog):
         if done:
             self._said_done.add(item_id)
             self._said[item_id] = (turn, event.transcript or text)
-        elif item_id not in self._said_done:
+        elif item_id not in self._said_done and len(text) < MAX_TEXT_CHARACTERS:
             self._said[item_id] = (turn, text + (event.delta or ""))
 
 

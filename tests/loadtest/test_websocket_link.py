@@ -136,6 +136,46 @@ async def test_what_came_before_somebody_listens_is_kept_in_order() -> None:
 
 
 @virtual
+async def test_what_comes_early_is_bounded_by_its_size_too() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        async with linked(patch) as (link, network):
+            for _ in range(6):
+                network.server.send_text(b"x" * 900_000)
+                network.answer()
+            assert network.words[0] == "pause"
+            heard = Heard(link)
+            assert network.words[-1] == "resume"
+            assert len(heard.messages) == 6
+
+
+@virtual
+async def test_a_server_that_floods_ends_its_call_and_is_read_no_more() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loadtest.websocket_link.FLOOD_BYTES", 1_000_000)
+        patch.setattr("loadtest.websocket_link.FLOOD_MESSAGES", 100)
+        async with linked(patch) as (link, network):
+            heard = Heard(link)
+            await asyncio.sleep(10)
+            for _ in range(100 + 500 * 10):  # what it may by now
+                network.server.send_text(b"x" * 100)
+                network.answer()
+            assert heard.overs == []
+            for _ in range(3):
+                network.server.send_text(b"x")
+                network.answer()
+            assert [(over.cause, over.problem) for over in heard.overs] == [
+                (EndCause.FLOODED, "the server sent more than any call needs")
+            ]
+            assert network.aborted
+        async with linked(patch) as (link, network):
+            heard = Heard(link)
+            for _ in range(3):
+                network.server.send_text(b"x" * 900_000)
+                network.answer()
+            assert [over.cause for over in heard.overs] == [EndCause.FLOODED]
+
+
+@virtual
 async def test_fragments_are_put_together_and_a_ping_between_them_is_answered() -> None:
     with pytest.MonkeyPatch.context() as patch:
         async with linked(patch) as (link, network):

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadtest.wire import MAX_ERRORS, WireLog, decode_event
+from loadtest.wire import MAX_ERROR_CHARACTERS, MAX_ERRORS, MAX_TEXT_CHARACTERS, WireLog, decode_event
 
 
 def note(log: WireLog, turn: int, kind: str, **fields: Any) -> None:
@@ -94,7 +94,23 @@ def test_unknown_and_incomplete_events_are_ignored() -> None:
     assert (log.call_id, log.responding, log.errors) == (None, False, [])
 
 
+def test_what_a_server_says_without_end_is_bounded() -> None:
+    log = WireLog()
+    for _ in range(30):
+        note(log, 0, "response.output_audio_transcript.delta", response_id="r", item_id="a", delta="x" * 10_000)
+    said = log.agent_transcript(0)
+    assert said is not None
+    assert MAX_TEXT_CHARACTERS <= len(said) < MAX_TEXT_CHARACTERS + 10_000
+    log.note_error("e" * 1_000_000)
+    assert len(log.errors[-1]) == MAX_ERROR_CHARACTERS
+
+
 @pytest.mark.parametrize("message", ["{", "[]", '"x"', "{}", '{"type": 1}'])
 def test_what_is_no_event(message: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode_event(message)
+
+
+def test_what_is_nested_too_deeply_is_no_event() -> None:
+    with pytest.raises(msgspec.DecodeError, match="nested"):
+        decode_event('{"type":"x","y":' + "[" * 100_000)
