@@ -57,6 +57,7 @@ class GeneratorCalls:
         self._measurer = Measuring(self._scenario.expect, Path(job.recordings), job.keep)
         self._start_s = 0.0
         self._offered = 0
+        self._offered_late_s = 0.0
         self._broken: Counter[str] = Counter()
         self._cpu_s = time.process_time()
 
@@ -130,6 +131,7 @@ class GeneratorCalls:
             ticks=lateness.ticks,
             ticks_skipped=lateness.skipped,
             cpu_s=time.process_time() - self._cpu_s,
+            offered_late_ms=self._offered_late_s * 1000,
             kept=kept,
             unkept=unkept,
             broken=dict(self._broken.most_common(10)),
@@ -148,11 +150,16 @@ class GeneratorCalls:
         plan = self._plans.pop(arrival.number, None)
         if plan is None:
             plan = await _within(self._making, self._plan, arrival)
+        due_s = self._start_s + arrival.at_s
         async with contextlib.AsyncExitStack() as line:
             if arrival.line is not None:
-                await line.enter_async_context(self._lines[arrival.line])
-            if not await self._wait_until(self._start_s + arrival.at_s):
+                lock = self._lines[arrival.line]
+                taken = lock.locked()
+                await line.enter_async_context(lock)
+                due_s = max(due_s, time.monotonic()) if taken else due_s
+            if not await self._wait_until(due_s):
                 return
+            self._offered_late_s = max(self._offered_late_s, time.monotonic() - due_s)
             finished = await self._place(arrival, plan)
         task = asyncio.current_task()
         assert task is not None

@@ -87,6 +87,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     ticks: int
     ticks_skipped: int
     cpu_s: float
+    offered_late_ms: float = 0.0
+    """How long after its time a call was offered, at most, because its caller was not made yet."""
     kept: dict[int, str]
     """Of the worst calls by number: the name of the WAV in the folder."""
     unkept: str | None = None

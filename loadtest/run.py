@@ -42,6 +42,9 @@ PREPARED_S = 180.0
 SETTLE_S = 10.0
 """After the run, for the server to give everything back."""
 
+OFFERED_LATE_MS = 1_000.0
+"""Calls that come later than planned are another load than the one asked for."""
+
 MAX_READINGS = 4_000
 KEPT = 6
 """Calls per generator whose audio is kept."""
@@ -290,8 +293,13 @@ class _Run:
             record.notes.append(f"nothing was read of the server at {shown_url(watch.url)}: {why}")
         record.stages_s, record.send_late_s = watch.stages(), watch.send_late()
         kept: dict[int, str] = {}
-        for done in self._done.values():
+        for number, done in sorted(self._done.items()):
             kept.update(done.kept)
+            if done.offered_late_ms > OFFERED_LATE_MS:
+                record.void_reasons.append(
+                    f"generator {number} offered calls up to {done.offered_late_ms / 1000:.1f} s after their time: "
+                    "it could not make its callers fast enough"
+                )
             unkept = f"audio of calls could not be kept: {done.unkept}"
             if done.unkept is not None and unkept not in record.notes:
                 record.notes.append(unkept)

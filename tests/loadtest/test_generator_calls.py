@@ -82,6 +82,27 @@ async def test_a_lines_calls_wait_for_each_other_and_others_do_not(tmp_path: Pat
     assert second.offered_s >= first.ended_s
 
 
+async def test_calls_that_come_late_for_want_of_their_callers_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those that waited for their line."""
+    plan = GeneratorCalls._plan
+
+    def slowly(self: GeneratorCalls, arrival: Arrival) -> CallPlan:
+        time.sleep(1.0 if arrival.number == 3 else 0.0)
+        return plan(self, arrival)
+
+    monkeypatch.setattr(GeneratorCalls, "_plan", slowly)
+    lines = [Arrival(0, 0.0, 5.0, 0), Arrival(1, 0.01, 5.0, 0)]
+    async with realtime_server(Script(replies=(300,))) as (url, _), calls_of(url, lines, tmp_path) as calls:
+        first, second = await run(calls)
+        assert second.offered_s >= first.ended_s
+        assert (await calls.done()).offered_late_ms < (second.offered_s - 0.01) * 1000
+        calls._job = msgspec.structs.replace(calls._job, arrivals=(Arrival(3, 0.2, 5.0),))
+        await run(calls)
+        assert (await calls.done()).offered_late_ms >= 700
+
+
 async def test_a_server_that_says_no_and_one_that_is_not_there(tmp_path: Path) -> None:
     arrivals = [Arrival(0, 0.0, 5.0)]
     async with realtime_server(Script(close_at_once=(1013, "busy"))) as (url, _):

@@ -80,6 +80,10 @@ async def test_what_generators_tell_is_put_together() -> None:
         ("import os\nos.kill(os.getpid(), 9)", "generator 0 died (signal 9)"),
         ("say(Broken('MemoryError: '))", "MemoryError: "),
         ("finish(broken={'KeyError: 1': 3})", "3 simulated callers broke down: KeyError: 1"),
+        (
+            "finish(offered_late_ms=1500)",
+            "generator 0 offered calls up to 1.5 s after their time: it could not make its callers fast enough",
+        ),
     ],
 )
 async def test_a_generator_that_breaks_makes_the_run_void_and_keeps_what_is_known(last_words: str, why: str) -> None:
