@@ -19,6 +19,7 @@ import structlog
 from engines.api import HEALTHY, EngineHealth, Overload
 from gateway.records.call_record import CallRecord
 from gateway.security.unconnected import Unconnected
+from gateway.turns import Turns
 
 _log = structlog.get_logger(__name__)
 
@@ -196,9 +197,8 @@ class Switchboard:
         self._health = health
         self._closed_by = closed_by
         self._unconnected = Unconnected(max_calls)
-        self._turns = asyncio.Lock()
-        """Of many calls that come at once one is set up at a time, the loop seeing to everything else in between: no
-        frame of the calls that are up waits for all of them."""
+        self._turns = Turns()
+        """Of many calls that come at once: no frame of the calls that are up waits until all of them are set up."""
         self._admitted: set[Admission] = set()
         self._calls: dict[str, LiveCall] = {}
         self._placed: dict[str, PlacedCall] = {}
@@ -244,8 +244,7 @@ class Switchboard:
         self._observer.admitted()
         self._empty.clear()
         try:
-            async with self._turns:
-                await asyncio.sleep(0)
+            await self._turns.wait()
         except BaseException:
             self._leave(admission)
             raise

@@ -159,8 +159,10 @@ async def test_calls_are_listed_while_they_live_and_kept_when_they_end() -> None
     assert ledger.counted == ledger.kept == ["call_7_1", "call_7_0"]
 
 
+@virtual
 async def test_calls_that_come_at_once_are_set_up_one_after_another_with_a_turn_for_everybody_else_between() -> None:
     switchboard = board(12)
+    over = asyncio.Event()
     admitted_in: list[int] = []
     refused_in: list[int] = []
 
@@ -168,12 +170,16 @@ async def test_calls_that_come_at_once_are_set_up_one_after_another_with_a_turn_
         try:
             with await switchboard.admit():
                 admitted_in.append(counted.turns)
-                await asyncio.sleep(0.01)
+                await over.wait()
         except Busy:
             refused_in.append(counted.turns)
 
     async with others() as counted:
-        await asyncio.gather(*(come(counted) for _ in range(14)))
+        coming = [asyncio.create_task(come(counted)) for _ in range(14)]
+        while len(admitted_in) < 12:
+            await asyncio.sleep(0)
+        over.set()
+        await asyncio.gather(*coming)
     assert admitted_in == sorted(set(admitted_in))
     assert len(admitted_in) == 12
     assert len(refused_in) == 2
