@@ -50,7 +50,7 @@ def smollm2_ctranslate2(gguf_dir: Path, out: Path) -> None:
     """
     from ctranslate2.specs import common_spec, transformer_spec
 
-    source = _Source.open(gguf_dir)
+    source = SmolLm2Source.open(gguf_dir)
     spec = transformer_spec.TransformerDecoderModelSpec.from_config(
         source.layers,
         source.heads,
@@ -91,14 +91,14 @@ def smollm2_ctranslate2(gguf_dir: Path, out: Path) -> None:
     spec.optimize(quantization=None)  # aliases equal variables: the tied projection is stored once
     out.mkdir(parents=True, exist_ok=True)
     spec.save(str(out))
-    _write_tokenizer(source, out)
+    write_tokenizer(source, out)
 
 
 def smollm2_mlx(gguf_dir: Path, out: Path) -> None:
     """Write a float32 checkpoint that ``mlx_lm.load`` takes: ``model.safetensors``, ``config.json`` and the tokenizer
     with its chat template. Float32, because 16-bit kernels of MLX on a CPU are scalar loops.
     """
-    source = _Source.open(gguf_dir)
+    source = SmolLm2Source.open(gguf_dir)
     out.mkdir(parents=True, exist_ok=True)
     names = sorted((_hf_name(name), name) for name in source.names)
     _write_safetensors(
@@ -127,7 +127,7 @@ def smollm2_mlx(gguf_dir: Path, out: Path) -> None:
     }
     _write_json(out / "config.json", config)
     _write_json(out / "generation_config.json", ids)
-    _write_tokenizer(source, out)
+    write_tokenizer(source, out)
     _write_json(
         out / "tokenizer_config.json",
         {
@@ -145,7 +145,7 @@ def smollm2_mlx(gguf_dir: Path, out: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Source:
+class SmolLm2Source:
     """A llama-shaped GGUF, read tensor by tensor (the file is memory-mapped)."""
 
     reader: GGUFReader
@@ -155,7 +155,7 @@ class _Source:
     layers: int
 
     @classmethod
-    def open(cls, gguf_dir: Path) -> _Source:
+    def open(cls, gguf_dir: Path) -> SmolLm2Source:
         from gguf import GGUFReader
 
         path = gguf_dir / GGUF_NAME
@@ -259,7 +259,7 @@ def _write_safetensors(path: Path, shapes: list[tuple[str, tuple[int, ...]]], te
             file.write(np.ascontiguousarray(value, dtype="<f4").data)
 
 
-def _write_tokenizer(source: _Source, out: Path) -> None:
+def write_tokenizer(source: SmolLm2Source, out: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     merges = [tuple(merge.split(" ", 1)) for merge in source.fact("tokenizer.ggml.merges")]

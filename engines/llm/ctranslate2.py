@@ -42,7 +42,8 @@ _log = structlog.get_logger(__name__)
 
 
 class TextModel(Protocol):
-    """Tokens in, tokens out: :class:`CTranslate2Model`, or a stand-in under test."""
+    """Tokens in, tokens out: :class:`CTranslate2Model`, :class:`engines.llm.onnx_model.OnnxTextModel`, or a stand-in
+    under test."""
 
     @property
     def chat(self) -> ChatMl: ...
@@ -53,9 +54,9 @@ class TextModel(Protocol):
 
     def decode(self, ids: list[int]) -> str: ...
 
-    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> None:
-        """Call ``on_token`` with each id, until ``max_tokens``, an end id, or ``on_token`` returns True. Raises what
-        ``on_token`` raised."""
+    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> int:
+        """Call ``on_token`` with each id, until ``max_tokens``, an end id, or ``on_token`` returns True. Returns how
+        many tokens of the prompt had to be computed. Raises what ``on_token`` raised."""
 
     def close(self) -> None: ...
 
@@ -78,7 +79,8 @@ class CTranslate2LanguageModel:
 
     At most ``workers`` replies are in the lane, the rest wait here, most urgent first: a reply that holds a slot and
     waits for a worker would wait for ever, as the paused reply that holds the worker waits for the slot. Speculative
-    replies take at most half of the workers. ``load(model_dir, workers)`` makes the model.
+    replies take at most half of the workers. ``load(model_dir, workers)`` makes the model; one that keeps prompts
+    wants a ``history_step`` above 1 (:func:`engines.llm.history.bounded`).
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class CTranslate2LanguageModel:
         *,
         workers: int = WORKERS,
         history_tokens: int = HISTORY_TOKENS,
+        history_step: int = 1,
         max_prompt_tokens: int = MAX_PROMPT_TOKENS,
         load: Callable[[Path, int], TextModel] = CTranslate2Model,
     ) -> None:
@@ -95,6 +98,7 @@ class CTranslate2LanguageModel:
         self._lane = lane
         self._workers = workers
         self._history_tokens = history_tokens
+        self._history_step = history_step
         self._max_prompt_tokens = max_prompt_tokens
         self._load = load
         self._model: TextModel | None = None
@@ -234,7 +238,13 @@ class CTranslate2LanguageModel:
             ids = encoded[id(message)] = model.chat.message_ids(message)
             return len(ids)
 
-        kept = bounded(request.messages, count, history_tokens=self._history_tokens, max_tokens=self._max_prompt_tokens)
+        kept = bounded(
+            request.messages,
+            count,
+            history_tokens=self._history_tokens,
+            max_tokens=self._max_prompt_tokens,
+            step=self._history_step,
+        )
         prompt = [token for message in kept for token in encoded[id(message)]] + model.chat.reply_ids
         text = Detokenizer(model.decode)
         completion = 0
@@ -252,10 +262,10 @@ class CTranslate2LanguageModel:
                 loop.call_soon_threadsafe(self._tell, reply, Token(request.epoch, piece))
             return not slot.yield_if_needed() or reply.cancelled
 
-        model.generate(prompt, request.max_tokens, request.temperature, on_token)
+        prefilled = model.generate(prompt, request.max_tokens, request.temperature, on_token)
         if piece := text.finish():
             loop.call_soon_threadsafe(self._tell, reply, Token(request.epoch, piece))
-        usage = Usage(len(prompt), len(prompt), completion)
+        usage = Usage(len(prompt), prefilled, completion)
         return GenerationDone(request.epoch, "stop" if ended or completion < request.max_tokens else "length", usage)
 
     def _tell(self, reply: _Reply, token: Token) -> None:

@@ -40,7 +40,7 @@ class CTranslate2Model:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
-    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> None:
+    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> int:
         failure: list[BaseException] = []
 
         def step(result: Any) -> bool:
@@ -64,6 +64,7 @@ class CTranslate2Model:
         )
         if failure:
             raise failure[0]
+        return len(prompt)
 
     def close(self) -> None:
         self._generator.unload_model()

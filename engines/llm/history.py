@@ -17,6 +17,7 @@ def bounded(
     *,
     history_tokens: int,
     max_tokens: int,
+    step: int = 1,
 ) -> list[Message]:
     """The system messages at the head, and as many of the newest turns as fit.
 
@@ -24,6 +25,9 @@ def bounded(
     the prompt is at most ``history_tokens``. The last turn always stays. What can't be dropped may take up to
     ``max_tokens``; beyond it :class:`ContextTooLongError` is raised. Messages are counted newest first and only until
     the budget is spent, so a conversation of hours costs no more than a short one.
+
+    With a ``step`` the number of turns dropped is a multiple of it (the last turn stays all the same), so that the
+    beginning of the prompt stays what it was for as many turns: for a model that keeps what it computed of it.
     """
     head = 0
     while head < len(messages) and messages[head].role == "system":
@@ -45,7 +49,16 @@ def bounded(
         kept = start
     if used > max_tokens:
         raise ContextTooLongError(f"the prompt needs more than {max_tokens} tokens")
-    return [*messages[:head], *messages[kept:]]
+    return [*messages[:head], *messages[_stepped(messages, head, kept, step) :]]
+
+
+def _stepped(messages: Sequence[Message], head: int, kept: int, step: int) -> int:
+    """The cut at ``kept``, or the next after it that a multiple of ``step`` turns lie before."""
+    if step == 1 or kept == head:
+        return kept
+    turns = [index for index in range(head, len(messages)) if index == head or messages[index].role == "user"]
+    dropped = turns.index(kept)
+    return turns[min(-(-dropped // step) * step, len(turns) - 1)]
 
 
 def _counted(messages: Sequence[Message], count_tokens: Callable[[Message], int], budget: int) -> list[int]:

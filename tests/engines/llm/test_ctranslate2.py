@@ -26,18 +26,20 @@ class FakeModel:
         self.reply = list(b"Hi.") + [END_ID]
         self.prompts: list[list[int]] = []
         self.error: Exception | None = None
+        self.recalled = 0
         self.closed = False
 
     def decode(self, ids: list[int]) -> str:
         return bytes(ids).decode("utf-8", "replace")
 
-    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> None:
+    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> int:
         self.prompts.append(prompt)
         if self.error is not None:
             raise self.error
         for token in self.reply[:max_tokens]:
             if on_token(token):
-                return
+                break
+        return len(prompt) - self.recalled
 
     def close(self) -> None:
         self.closed = True
@@ -263,3 +265,14 @@ async def test_close_ends_everything_and_is_safe_twice_or_without_a_start() -> N
     with pytest.raises(EngineError):
         bench.ask(2)
     await Bench().llm.close()
+
+
+async def test_what_was_recalled_of_a_prompt_is_not_counted_as_computed() -> None:
+    bench = await Bench().started()
+    bench.model.recalled = 10
+    bench.ask()
+    bench.lane.run_all()
+    await asyncio.sleep(0)
+    end = bench.got[-1]
+    assert isinstance(end, GenerationDone)
+    assert end.usage.prefilled_tokens == end.usage.prompt_tokens - 10

@@ -86,3 +86,12 @@ def test_bounds_hold_and_nothing_is_reordered(said: list[str], history: int, ext
     assert all(any(message is other for _, other in left) for message in result), "a subsequence"
     if messages:
         assert result[-1] is messages[-1]
+
+
+def test_with_a_step_turns_go_in_groups_and_the_beginning_stays() -> None:
+    def cut(turns: int, history: int = 20) -> int:
+        messages = talk("s:5", *(kind for _ in range(turns) for kind in ("u:2", "a:1")), "u:2")
+        return len(messages) - len(bounded(messages, words, history_tokens=history, max_tokens=30, step=3))
+
+    assert [cut(turns) // 2 for turns in range(4, 11)] == [0, 3, 3, 3, 6, 6, 6]
+    assert cut(2, history=5) // 2 == 2, "the last turn stays"
