@@ -32,9 +32,11 @@ def loadtest(
         ),
     ] = None,
     agent: Annotated[str | None, typer.Option(help="The agent to ask for.")] = None,
-    key: Annotated[str | None, typer.Option(envvar="OFFHOOK_KEY", help="Bearer key.")] = None,
+    key: Annotated[
+        str | None, typer.Option(envvar="OFFHOOK_KEY", help="Bearer key, of calls and of --metrics.")
+    ] = None,
     calls: Annotated[
-        int | None, typer.Option(min=1, help="Calls at once. The scenario's, where it is not given; so below.")
+        int | None, typer.Option(min=1, help="Calls at once. This and the next two are the scenario's unless given.")
     ] = None,
     ramp: Annotated[float | None, typer.Option(min=0, help="Seconds until all are up.")] = None,
     for_: Annotated[float | None, typer.Option("--for", min=1, help="Seconds that they stay up after that.")] = None,
@@ -63,7 +65,12 @@ def loadtest(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Place many calls by a scenario, report how they went, and judge the server by that."""
+    """Place many calls by a scenario, report how they went, and judge the server by that.
+
+    Exit code 0: good, 1: not good enough, 2: it can't be done as asked,
+    3: void (the load test was late itself), 130: interrupted.
+    Ctrl-C hangs up and reports; a second one does so at once.
+    """
     from loadtest.load_test import list_library, run_load_test  # the heavy part waits until it is needed
 
     if scenario is None:
