@@ -61,6 +61,8 @@ class Recording:
         self.slots = 0
         self._slot_samples = slot_samples
         self._blocks: list[Pcm16] = []
+        self._sounds = bytearray()
+        """Of each slot, whether something was added."""
 
     def add(self, pcm: Pcm16 | None) -> None:
         """The next slot: up to ``slot_samples`` of sound, then silence."""
@@ -70,6 +72,7 @@ class Recording:
         if pcm is not None:
             start = index * self._slot_samples
             self._blocks[-1][start : start + len(pcm)] = pcm
+        self._sounds.append(pcm is not None)
         self.slots += 1
 
     def slot(self, index: int) -> Pcm16:
@@ -77,9 +80,19 @@ class Recording:
         return self._blocks[block][within * self._slot_samples : (within + 1) * self._slot_samples]
 
     def whole(self, slots: int | None = None) -> Pcm16:
-        """A copy, cut to so many slots."""
-        samples = (self.slots if slots is None else min(slots, self.slots)) * self._slot_samples
-        return np.concatenate(self._blocks)[:samples] if self._blocks else np.zeros(0, dtype=np.int16)
+        """A copy, cut to so many slots. Silence is left as it was made, so that no memory is there for it: at the end
+        of a run all calls are copied at once."""
+        size = self._slot_samples
+        sounds = bytes(self._sounds[:slots])
+        whole = np.zeros(len(sounds) * size, dtype=np.int16)
+        at = 0
+        while (at := sounds.find(1, at)) >= 0:
+            silent = sounds.find(0, at)
+            block, within = divmod(at, _BLOCK_SLOTS)
+            count = min((silent if silent >= 0 else len(sounds)) - at, _BLOCK_SLOTS - within)
+            whole[at * size : (at + count) * size] = self._blocks[block][within * size : (within + count) * size]
+            at += count
+        return whole
 
 
 class Ear(abc.ABC):

@@ -49,6 +49,9 @@ BUSY_SHARE = 0.7
 
 MAX_PROCESSES = 64
 
+ENVIRONMENT = {"NUMPY_MADVISE_HUGEPAGE": "0"}
+"""Recordings are mostly silence, which takes no memory by pages of 4 KiB, and all of it by those of 2 MiB."""
+
 COMMAND = (sys.executable, "-m", "loadtest.generator")
 
 _LAST_WORDS = 20
@@ -161,6 +164,7 @@ async def _spawn(command: Sequence[str]) -> asyncio.subprocess.Process:
         stderr=asyncio.subprocess.PIPE,
         limit=MAX_LINE_BYTES,
         start_new_session=True,
+        env=os.environ | ENVIRONMENT,
     )
 
 

@@ -158,6 +158,17 @@ def test_a_recording_is_its_slots_and_silence_is_left_out() -> None:
         recording.slot(1_234)
 
 
+def test_a_recording_is_copied_across_its_blocks() -> None:
+    recording = Recording(2)
+    said = [np.array([slot, -slot], np.int16) if slot % 700 > 90 else None for slot in range(1, 1_300)]
+    for pcm in said:
+        recording.add(pcm)
+    expected = np.concatenate([np.zeros(2, np.int16) if pcm is None else pcm for pcm in said])
+    assert np.array_equal(recording.whole(), expected)
+    for slots in (0, 1, 499, 500, 501, 1_000, 5_000):
+        assert np.array_equal(recording.whole(slots), expected[: 2 * slots])
+
+
 def test_a_voice_is_what_a_phone_line_lets_be_heard() -> None:
     assert has_voice(np.full(160, 104, dtype=np.int16))
     assert not has_voice(np.full(160, 103, dtype=np.int16))
