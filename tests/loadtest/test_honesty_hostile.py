@@ -23,7 +23,7 @@ from tests.loadtest.dishonest_gateway import (
     nobody,
     wordless,
 )
-from tests.loadtest.honesty_rig import SETTINGS, SHORT, Judged, judge
+from tests.loadtest.honesty_rig import SETTINGS, SHORT, Judged, judge, shown_by
 from tests.serving import served
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -42,18 +42,19 @@ async def test_servers_that_take_no_call(tmp_path: Path) -> None:
         silent = await stack.enter_async_context(wordless())
         wanted = [(SHORT, no), (refusing, no), (SHORT, fails), (SHORT, garbles), (SHORT, silent), (SHORT, nobody())]
         judged = await asyncio.gather(*(judge(tmp_path / str(n), *each) for n, each in enumerate(wanted)))
-    for each in judged:
-        assert each.is_not_good, each.said
-        assert (each.report.calls.accepted, each.report.calls.offered, each.report.goodput) == (0, 2, 0.0)
-    refused, allowed, failed, garbled, unheard, absent = judged
-    assert (refused.report.faults, refused.report.calls.refused) == ({"refused": 2}, 2)
-    assert (allowed.report.faults, reasons(allowed)) == ({}, "every call was refused: none was served")
-    for each in (failed, garbled, unheard, absent):
-        assert (each.report.faults, each.report.calls.failed) == ({"failed": 2}, 2)
-    assert any("500" in problem for problem in failed.report.problems)
-    assert garbled.report.end_causes == {"no_session": 2}
-    assert absent.report.end_causes == {"refused": 2}
-    assert all(each.report.problems for each in judged)
+    with shown_by(*judged):
+        for each in judged:
+            assert each.is_not_good, each.said
+            assert (each.report.calls.accepted, each.report.calls.offered, each.report.goodput) == (0, 2, 0.0)
+        refused, allowed, failed, garbled, unheard, absent = judged
+        assert (refused.report.faults, refused.report.calls.refused) == ({"refused": 2}, 2)
+        assert (allowed.report.faults, reasons(allowed)) == ({}, "every call was refused: none was served")
+        for each in (failed, garbled, unheard, absent):
+            assert (each.report.faults, each.report.calls.failed) == ({"failed": 2}, 2)
+        assert any("500" in problem for problem in failed.report.problems)
+        assert garbled.report.end_causes == {"no_session": 2}
+        assert absent.report.end_causes == {"refused": 2}
+        assert all(each.report.problems for each in judged)
 
 
 async def test_servers_that_take_calls_and_serve_none(tmp_path: Path) -> None:
@@ -61,19 +62,20 @@ async def test_servers_that_take_calls_and_serve_none(tmp_path: Path) -> None:
     async with served(settings=SETTINGS) as here, contextlib.AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(dishonest(here.ws, t)) for t in tricks]
         judged = await asyncio.gather(*(judge(tmp_path / str(n), SHORT, url) for n, url in enumerate(urls)))
-    for each in judged:
-        assert each.is_not_good, each.said
-        assert (each.report.calls.accepted, each.report.goodput) == (2, 0.0)
-    mute, deaf, flooding, garbling, gone = judged
-    assert mute.report.faults == {"no_answer": 2}
-    assert mute.report.media.due == 0
-    assert deaf.report.faults["no_answer"] == 2
-    assert deaf.faults <= {"no_answer", "lost_code"}, "half of a word was heard"
-    assert flooding.faults & {"lost_code", "damaged"}
-    assert garbling.report.faults == {"garbled": 2}
-    assert any("malformed" in problem for problem in garbling.report.problems)
-    assert (gone.report.faults["dropped"], gone.report.end_causes) == (2, {"connection_lost": 2})
-    assert gone.report.calls.dropped == 2
+    with shown_by(*judged):
+        for each in judged:
+            assert each.is_not_good, each.said
+            assert (each.report.calls.accepted, each.report.goodput) == (2, 0.0)
+        mute, deaf, flooding, garbling, gone = judged
+        assert mute.report.faults == {"no_answer": 2}
+        assert mute.report.media.due == 0
+        assert deaf.report.faults["no_answer"] == 2
+        assert deaf.faults <= {"no_answer", "lost_code"}, "half of a word was heard"
+        assert flooding.faults & {"lost_code", "damaged"}
+        assert garbling.report.faults == {"garbled": 2}
+        assert any("malformed" in problem for problem in garbling.report.problems)
+        assert (gone.report.faults["dropped"], gone.report.end_causes) == (2, {"connection_lost": 2})
+        assert gone.report.calls.dropped == 2
 
 
 LIES = (
@@ -96,28 +98,32 @@ async def test_what_a_server_says_of_itself_spoils_no_run(tmp_path: Path) -> Non
         judged = await asyncio.gather(
             *(judge(tmp_path / str(n), SHORT, here.ws, metrics=url) for n, url in enumerate(pages))
         )
-    for each in judged:
-        assert each.is_good, each.said
-        assert each.report.calls.good == each.report.calls.offered == 2
-    lies, *others = (each.report.server for each in judged)
-    assert lies.readings
-    assert {(r.cpu_s, r.rss_bytes, r.threads, r.calls_live, r.tasks) for r in lies.readings} == {(None,) * 4 + (12.0,)}
-    assert max(map(len, lies.info.values())) <= 200
-    assert [server.readings for server in others] == [()] * 3
+    with shown_by(*judged):
+        for each in judged:
+            assert each.is_good, each.said
+            assert each.report.calls.good == each.report.calls.offered == 2
+        lies, *others = (each.report.server for each in judged)
+        assert lies.readings
+        assert {(r.cpu_s, r.rss_bytes, r.threads, r.calls_live, r.tasks) for r in lies.readings} == {
+            (None,) * 4 + (12.0,)
+        }
+        assert max(map(len, lies.info.values())) <= 200
+        assert [server.readings for server in others] == [()] * 3
 
 
 async def test_an_honest_gateway_is_good_by_what_it_says_of_itself_too(tmp_path: Path) -> None:
     async with served(settings=SETTINGS) as here:
         judged = await judge(tmp_path / "run", SHORT, here.ws, metrics=None, codes=None)
-    assert judged.is_good, judged.said
-    report = judged.report
-    assert report.fake_engines
-    assert report.cross_talk.own == report.cross_talk.turns_checked > 0
-    assert report.server.readings
-    assert report.server.scrapes_failed == 0
-    assert report.base is not None
-    assert report.base.back
-    assert {"decision", "first_sent"} <= set(report.stages_ms)
+    with shown_by(judged):
+        assert judged.is_good, judged.said
+        report = judged.report
+        assert report.fake_engines
+        assert report.cross_talk.own == report.cross_talk.turns_checked > 0
+        assert report.server.readings
+        assert report.server.scrapes_failed == 0
+        assert report.base is not None
+        assert report.base.back
+        assert {"decision", "first_sent"} <= set(report.stages_ms)
 
 
 @contextlib.asynccontextmanager

@@ -238,3 +238,17 @@ async def test_the_record_of_a_call_is_found_by_its_id_or_by_its_wires_id() -> N
         assert await watch.stages_of("a b@host") == stages
         assert await watch.stages_of("unknown") == ()
         await watch.aclose()
+
+
+def test_numbers_that_are_none_and_texts_without_end_are_left_out() -> None:
+    lies = read_exposition(
+        "process_cpu_seconds_total NaN\nprocess_open_fds 1e400\nprocess_threads -5\noffhook_calls_live +Inf\n"
+        'offhook_tasks 12\noffhook_info{preset="' + "n" * 10_000 + '"} 1\n'
+        'offhook_turn_stage_seconds_bucket{stage="decision",le="NaN"} 5\n'
+        'offhook_turn_stage_seconds_bucket{stage="decision",le="+Inf"} 3\n'
+    )
+    assert lies.values == {"tasks": 12.0}
+    assert len(lies.info["preset"]) == 200
+    assert lies.stages == {"decision": {math.inf: 3.0}}
+    many = "".join(f'offhook_turn_stage_seconds_bucket{{stage="{n}",le="1"}} 1\n' for n in range(1_000))
+    assert len(read_exposition(many).stages) < 100
