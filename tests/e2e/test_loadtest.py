@@ -110,6 +110,25 @@ async def test_more_than_there_is_room_for_is_refused_and_told(scenario: Path, t
     assert report["goodput"] == 0.5
 
 
+async def test_a_drain_serves_who_is_up_and_refuses_who_comes(tmp_path: Path) -> None:
+    """Two callers are up when it begins, and two come after that."""
+    path = tmp_path / "drain.yaml"
+    longer = SCENARIO + '  - pause_s: 5\n  - say: "Stop."\n  - wait_agent\n'
+    path.write_text(longer + "arrivals: {pattern: burst, calls: 2, every_s: 4, for_s: 5, ramp_s: 0}\n")
+    async with served(settings=Settings(preset="null", max_calls=10)) as here:
+        _, ending = await started(here, tmp_path, str(path))
+        await two_up(here)
+        draining = asyncio.create_task(here.gateway.switchboard.drain(grace_s=120))
+        _, report, told = await ending
+        await draining
+        causes = [record.cause for record in here.gateway.recent]
+    calls = report["calls"]
+    assert (calls["completed"], calls["refused"], calls["dropped"], calls["failed"]) == (2, 2, 0, 0), told
+    assert report["faults"]["refused"] == 2
+    assert report["latency_ms"]["refusal"]["count"] == 2
+    assert causes == ["caller_hung_up"] * 2
+
+
 async def test_ctrl_c_hangs_up_and_writes_the_report(tmp_path: Path) -> None:
     async with served(settings=SETTINGS) as here:
         process, ending = await started(here, tmp_path, "talk", "--calls", "2", "--ramp", "0", "--for", "600")
