@@ -18,7 +18,7 @@ FRAME_S = 0.02
 
 
 def running_clock() -> Callable[[], float]:
-    """The clock of the running loop. uvloop's own counts whole ms, and stands still within a turn of the loop."""
+    """The clock of the running loop. uvloop's own counts whole ms."""
     loop = asyncio.get_running_loop()
     return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
