@@ -95,7 +95,8 @@ def create_app(
 
     Raises:
         ConfigurationError: ``unknown_preset``, ``unknown_backend``, ``unknown_model``, ``bad_options``,
-            ``unknown_voice``, ``unknown_agent``, ``telemetry_not_installed``, ``telemetry_headers_missing``.
+            ``unknown_voice``, ``unknown_agent``, ``telemetry_not_installed``, ``telemetry_headers_missing``,
+            ``telemetry_headers_invalid``.
     """
     check_agents_known(settings)
     check_telemetry(settings)

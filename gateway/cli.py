@@ -124,12 +124,14 @@ def config_check(config: ConfigFile = None) -> None:
     from gateway.agents.agent import check_agents_known, check_voices_known
     from gateway.security.listening import check_listening
     from gateway.settings import describe
+    from gateway.telemetry.traces import check_telemetry
 
     with _reported():
         settings = _settings(config, {})
         check_listening(settings)
         check_agents_known(settings)
         check_voices_known(settings, settings.lineup())
+        check_telemetry(settings)
         typer.echo("\n".join(describe(settings)))
 
 

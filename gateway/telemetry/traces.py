@@ -138,7 +138,7 @@ class Traces:
 
 def check_telemetry(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     """Before anything is loaded. Raises :class:`ConfigurationError` (``telemetry_not_installed``,
-    ``telemetry_headers_missing``)."""
+    ``telemetry_headers_missing``, ``telemetry_headers_invalid``)."""
     telemetry = settings.telemetry
     if not telemetry.otlp_endpoint:
         return
@@ -150,6 +150,10 @@ def check_telemetry(settings: Settings, environ: Mapping[str, str] = os.environ)
         raise ConfigurationError(
             "telemetry_headers_missing", f"telemetry.otlp_headers_env: {telemetry.otlp_headers_env} is not set"
         )
+    try:
+        telemetry.headers(environ)
+    except ValueError as error:
+        raise ConfigurationError("telemetry_headers_invalid", f"telemetry.otlp_headers_env: {error}") from None
 
 
 def _found(name: str) -> bool:

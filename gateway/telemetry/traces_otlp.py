@@ -12,7 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+import requests
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -30,7 +32,6 @@ from opentelemetry.trace import (
     TraceFlags,
     set_span_in_context,
 )
-from opentelemetry.util.re import parse_env_headers
 
 from gateway.settings import Settings
 from gateway.telemetry.traces_context import CallTrace
@@ -38,6 +39,9 @@ from gateway.telemetry.traces_spans import CallSnapshot, SpanPlan, spans_of
 
 TIMEOUT_S = 10.0
 """For one request, with its retries."""
+MAX_ANSWER_BYTES = 64 * 1024
+"""What is read of a collector's answer, which says nothing that is needed; of a longer one the connection is given
+up."""
 MAX_REQUEST_SPANS = 64
 PAUSE_SPANS = 16
 PAUSE_S = 0.0005
@@ -75,6 +79,26 @@ class _Ended(SpanProcessor):
         return spans
 
 
+class _Session(requests.Session):
+    """What answers may be anybody: an answer without end must cost no memory, and a redirect, which is not followed,
+    is not an answer that something was taken (the exporter holds any status below 400 to be one)."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """None anywhere: to tell of one, all of the answer would be read."""
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        deadline = time.monotonic() + (kwargs.get("timeout") or TIMEOUT_S)
+        with super().request(*args, **{**kwargs, "stream": True}) as response:
+            if 300 <= response.status_code < 400:
+                raise requests.TooManyRedirects(response=response)
+            read_bytes = 0
+            while read_bytes < MAX_ANSWER_BYTES and time.monotonic() < deadline:
+                if not (piece := response.raw.read1(MAX_ANSWER_BYTES)):
+                    break  # all of it: the connection serves again
+                read_bytes += len(piece)
+            return response
+
+
 class OtlpExporter:
     """See :class:`gateway.telemetry.traces.Exporter`. ``resource``: what all spans say of this gateway."""
 
@@ -95,21 +119,31 @@ class OtlpExporter:
         )
         self._provider.add_span_processor(self._ended)
         self._tracer = self._provider.get_tracer("offhook.gateway")
-        self._wire = OTLPSpanExporter(url, headers=dict(headers or {}), timeout=timeout_s)
+        self._wire = OTLPSpanExporter(url, headers=dict(headers or {}), timeout=timeout_s, session=_Session())
 
     @classmethod
     def from_settings(cls, settings: Settings, environ: Mapping[str, str] = os.environ) -> OtlpExporter:
         telemetry = settings.telemetry
-        headers = parse_env_headers(environ.get(telemetry.otlp_headers_env, ""), liberal=True)
         stages = {f"offhook.{spec.kind}": spec.name for spec in settings.lineup().first()}
-        return cls(telemetry.traces_url, headers=headers, resource={"offhook.preset": settings.preset, **stages})
+        return cls(
+            telemetry.traces_url,
+            headers=telemetry.headers(environ),
+            resource={"offhook.preset": settings.preset, **stages},
+        )
 
     def export(self, calls: Sequence[CallSnapshot]) -> bool:
+        spans: list[ReadableSpan] = []
         for call in calls:
             self._build(call)
-        spans = self._ended.take()
-        requests = [spans[at : at + MAX_REQUEST_SPANS] for at in range(0, len(spans), MAX_REQUEST_SPANS)]
-        return all(self._wire.export(request) is SpanExportResult.SUCCESS for request in requests)
+            spans += self._ended.take()
+            while len(spans) >= MAX_REQUEST_SPANS:  # calls may be long, and many end when a gateway stops
+                if not self._taken(spans[:MAX_REQUEST_SPANS]):
+                    return False
+                del spans[:MAX_REQUEST_SPANS]
+        return not spans or self._taken(spans)
+
+    def _taken(self, spans: Sequence[ReadableSpan]) -> bool:
+        return self._wire.export(spans) is SpanExportResult.SUCCESS
 
     def close(self) -> None:
         self._wire.shutdown()  # type: ignore[no-untyped-call]

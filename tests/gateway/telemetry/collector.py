@@ -15,13 +15,20 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+MOST_BYTES = 1 << 30
+"""Of an endless answer."""
+
 
 @dataclass
 class Collector:
-    """``status`` is what it answers; ``hangs`` until that is set, it answers nothing."""
+    """``status`` is what it answers; ``hangs`` until that is set, it answers nothing; ``endless``: its answer goes on
+    until nobody reads it any more."""
 
     url: str = ""
     status: int = 200
+    endless: bool = False
+    answered_bytes: int = 0
+    connections: int = 0
     hangs: threading.Event | None = None
     paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -71,10 +78,21 @@ def collector() -> Iterator[Collector]:
             with contextlib.suppress(ConnectionError):
                 self.send_response(here.status)
                 self.send_header("Content-Type", "application/x-protobuf")
-                self.send_header("Content-Length", str(len(answer)))
+                if here.status in (301, 302, 307, 308):
+                    self.send_header("Location", here.url + "/elsewhere")
+                if not here.endless:
+                    self.send_header("Content-Length", str(len(answer)))
+                    self.end_headers()
+                    self.wfile.write(answer)
+                    return
                 self.send_header("Connection", "close")
                 self.end_headers()
-                self.wfile.write(answer)
+                while here.answered_bytes < MOST_BYTES:
+                    here.answered_bytes += self.wfile.write(bytes(65_536))
+
+        def setup(self) -> None:
+            super().setup()
+            here.connections += 1
 
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""

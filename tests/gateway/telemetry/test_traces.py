@@ -21,7 +21,7 @@ from gateway.telemetry.traces_otlp import MAX_REQUEST_SPANS, OtlpExporter
 from gateway.telemetry.traces_spans import CallSnapshot
 from gateway.telemetry_settings import TelemetrySettings
 from streaming.turn_times import TurnTimes
-from tests.gateway.telemetry.collector import attributes, collector
+from tests.gateway.telemetry.collector import MOST_BYTES, attributes, collector
 
 STARTED = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 WAIT_S = 20.0
@@ -221,7 +221,7 @@ def test_a_long_call_is_sent_in_parts() -> None:
     assert rig.counts == {"trace_exported": 1}
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 500, 503])
+@pytest.mark.parametrize("status", [302, 307, 308, 400, 401, 404, 500, 503])
 def test_a_collector_that_refuses_is_counted(status: int, caplog: pytest.LogCaptureFixture) -> None:
     with collector() as there:
         there.status = status
@@ -229,7 +229,45 @@ def test_a_collector_that_refuses_is_counted(status: int, caplog: pytest.LogCapt
             rig.call("call_1")
             rig.counted(1)
     assert rig.counts == {"trace_failed": 1}
+    assert set(there.paths) == {"/v1/traces"}, "a redirect is not followed, for the headers are the collector's"
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
+def test_of_an_answer_without_end_little_is_read() -> None:
+    with collector() as there:
+        there.endless = True
+        with rigged(OtlpExporter(there.url + "/v1/traces")) as rig:
+            rig.call("call_1")
+            rig.counted(1)
+    assert rig.counts == {"trace_exported": 1}
+    assert there.answered_bytes < MOST_BYTES
+
+
+def test_a_connection_serves_for_many_requests() -> None:
+    with collector() as there, rigged(OtlpExporter(there.url + "/v1/traces")) as rig:
+        for number in range(3):
+            rig.call(f"call_{number}")
+            rig.counted(number + 1)
+    assert len(there.requests) == 3
+    assert there.connections == 1
+
+
+def test_many_long_calls_are_sent_one_after_another() -> None:
+    turns = [TurnTimes(f"resp_{number}", 1, False, ended_ms=2.0, at_ms=10.0 * number) for number in range(100)]
+    exporter = OtlpExporter("http://127.0.0.1:9/v1/traces")
+    most = 0
+
+    def taken(spans: Sequence[Any]) -> bool:
+        nonlocal most
+        most = max(most, len(spans), len(exporter._ended._spans))
+        return True
+
+    exporter._taken = taken  # type: ignore[method-assign]
+    with rigged(exporter) as rig:
+        for number in range(8):
+            rig.call(f"call_{number}", "caller_hung_up", *turns)
+    assert rig.counts == {"trace_exported": 8}
+    assert most <= MAX_REQUEST_SPANS
 
 
 def test_nobody_is_there() -> None:
@@ -277,6 +315,22 @@ def test_headers_that_are_not_there_are_told_before_anything_starts() -> None:
     check_telemetry(settings(otlp_headers_env="COLLECTOR_HEADERS"), {})
 
 
+@pytest.mark.parametrize(
+    "given", ["sesame", "Bearer sesame", "a=b,sesame", "a%0Ab=sesame", "a=sesame%0D%0Ax:1", "a=s\u00e9same"]
+)
+def test_headers_that_are_none_are_told_and_not_repeated(given: str, caplog: pytest.LogCaptureFixture) -> None:
+    told = settings(otlp_endpoint="http://127.0.0.1:4318", otlp_headers_env="COLLECTOR_HEADERS")
+    with pytest.raises(ConfigurationError) as error:
+        check_telemetry(told, {"COLLECTOR_HEADERS": given})
+    assert error.value.code == "telemetry_headers_invalid"
+    assert "same" not in str(error.value) + caplog.text
+
+
+def test_headers_may_hold_what_separates_them() -> None:
+    told = settings(otlp_headers_env="H")
+    assert told.telemetry.headers({"H": "X-Key=a%2Cb=c==, x-team = voice ,"}) == {"x-key": "a,b=c==", "x-team": "voice"}
+
+
 def test_a_missing_package_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.telemetry.traces._NEEDS", ("opentelemetry_of_nowhere.sdk",))
     with pytest.raises(ConfigurationError) as error:
@@ -300,7 +354,15 @@ def test_where_traces_go(endpoint: str, url: str) -> None:
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["127.0.0.1:4318", "grpc://collector:4317", "http://", "http://a:b@collector", "http://c?key=sesame", "http://c:x"],
+    [
+        "127.0.0.1:4318",
+        "grpc://collector:4317",
+        "http://",
+        "http://a:b@collector",
+        "http://c?key=sesame",
+        "http://c:x",
+        "http://c/a b",
+    ],
 )
 def test_an_endpoint_that_is_none_is_refused_and_not_repeated(endpoint: str) -> None:
     with pytest.raises(ValueError, match=r"must (be like|hold no)") as error:
