@@ -60,12 +60,18 @@ class Window:
     def void(self) -> bool:
         return bool(self.report["void"])
 
+    @property
+    def turns(self) -> int:
+        """That were answered. A server that keeps callers waiting has fewer, and less to do."""
+        return int(self.report["latency_ms"]["voice_to_voice"]["count"])
+
     def line(self) -> str:
         v2v, late = self.report["latency_ms"]["voice_to_voice"], self.report["late_frames_ratio"]
         return (
             f"{self.subject:8} {self.calls:4} calls: {self.cpu_per_call:6.2%} of a core and "
             f"{self.bytes_per_call / 2**20:5.2f} MiB a call; the core {self.cpu_share:.0%} busy; goodput "
-            f"{self.report['goodput']:.1%}, voice to voice p50 {_ms(v2v['p50'])} p95 {_ms(v2v['p95'])}, "
+            f"{self.report['goodput']:.1%}, {self.turns} turns, "
+            f"voice to voice p50 {_ms(v2v['p50'])} p95 {_ms(v2v['p95'])}, "
             f"{0 if late is None else late:.3%} of frames late{' (VOID: the callers were late)' if self.void else ''}"
         )
 
@@ -125,10 +131,23 @@ async def _call(server: Server, plan: Plan, cores: Cores, *, calls: int, for_s: 
         return document
 
 
-def typical(windows: list[Window], subject: str, calls: int) -> tuple[float, float] | None:
-    """Medians of what a call cost a server, CPU share and bytes, of windows that count; None without one."""
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """Of a call, medians of windows that count: the share of a core, memory, and turns of all calls together."""
+
+    cpu_share: float
+    resident_bytes: float
+    turns: float
+
+
+def typical(windows: list[Window], subject: str, calls: int) -> Typical | None:
+    """None without a window."""
     asked = [each for each in windows if (each.subject, each.calls) == (subject, calls)]
     counted = [each for each in asked if not each.void] or asked
     if not counted:
         return None
-    return median(each.cpu_per_call for each in counted), median(each.bytes_per_call for each in counted)
+    return Typical(
+        median(each.cpu_per_call for each in counted),
+        median(each.bytes_per_call for each in counted),
+        median(each.turns for each in counted),
+    )

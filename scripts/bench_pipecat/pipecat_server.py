@@ -1,8 +1,10 @@
-"""pipecat answering Twilio's stream, as its documentation puts it together: ``pipecat_server PORT DELAYS``.
+"""pipecat answering Twilio's stream, as its documentation puts it together: ``pipecat_server PORT DELAYS HEARD_HZ``.
 
 FastAPI's WebSocket transport with the Twilio serializer, Silero in the user aggregator, a turn that ends by silence,
 and services made of our own scripted engines: the transcript is the caller's code word, the reply says it back. What
-pipecat adds by default for clients and idle calls (RTVI, turn tracking, the idle timer) is off.
+pipecat adds by default for clients and idle calls (RTVI, turn tracking, the idle timer) is off. ``HEARD_HZ`` is the
+rate of its pipeline's caller audio, 8000 or 16000; what it says goes out at Twilio's 8 kHz, from engines that speak at
+24 kHz.
 """
 
 from __future__ import annotations
@@ -49,10 +51,21 @@ from starlette.websockets import WebSocket
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted_codes import MURMUR_MS, understood
 from engines.tts.scripted import ScriptedTts
-from streaming.jobs import Generate, Generation, Message, Priority, Synthesis, SynthesisChunk, Synthesize, Token
+from streaming.audio.resample import Resampler
+from streaming.jobs import (
+    INPUT_RATE_HZ,
+    Generate,
+    Generation,
+    Message,
+    Priority,
+    Synthesis,
+    SynthesisChunk,
+    Synthesize,
+    Token,
+)
 
-HEARD_HZ = 16_000
 SPOKEN_HZ = 24_000
+OUT_HZ = 8_000
 MAX_TOKENS = 400
 SILENCE_S = 0.3
 STOP_S = 0.2
@@ -83,7 +96,9 @@ class ScriptedSttService(SegmentedSTTService):
         return False
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame | None, None]:
-        text = understood(np.frombuffer(audio, "<i2"), MURMUR_MS)
+        resampler = Resampler(self.sample_rate, INPUT_RATE_HZ)
+        pcm = resampler.process(np.frombuffer(audio, "<i2").astype(np.int16))
+        text = understood(pcm, MURMUR_MS)
         await asyncio.sleep(self._delay_s)
         yield TranscriptionFrame(text, "", time_now_iso8601())
 
@@ -133,8 +148,9 @@ class ScriptedTtsService(TTSService):
 
 
 class Server:
-    def __init__(self, delays: Delays) -> None:
+    def __init__(self, delays: Delays, heard_hz: int) -> None:
         self._delays = delays
+        self._heard_hz = heard_hz
 
     async def answer(self, websocket: WebSocket) -> None:
         await websocket.accept()
@@ -169,7 +185,7 @@ class Server:
                     assistant,
                 ]
             ),
-            params=PipelineParams(audio_in_sample_rate=HEARD_HZ, audio_out_sample_rate=SPOKEN_HZ),
+            params=PipelineParams(audio_in_sample_rate=self._heard_hz, audio_out_sample_rate=OUT_HZ),
             enable_rtvi=False,
             enable_turn_tracking=False,
             idle_timeout_secs=None,
@@ -189,8 +205,8 @@ class Server:
 
 
 def main() -> None:
-    port, delays = int(sys.argv[1]), Delays(*map(float, sys.argv[2].split(",")))
-    app = Starlette(routes=[WebSocketRoute(STREAM, Server(delays).answer)])
+    port, delays, heard_hz = int(sys.argv[1]), Delays(*map(float, sys.argv[2].split(","))), int(sys.argv[3])
+    app = Starlette(routes=[WebSocketRoute(STREAM, Server(delays, heard_hz).answer)])
     uvicorn.run(app, host="127.0.0.1", port=port, loop="uvloop", log_level="error", ws="websockets-sansio")
 
 

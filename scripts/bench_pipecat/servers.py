@@ -70,10 +70,13 @@ def ours(delays: Delays, max_calls: int) -> Subject:
     return Subject("offhook", lambda port: [offhook, "serve", "--preset", "null", "--port", str(port)], settings)
 
 
-def pipecat(python: str, delays: Delays) -> Subject:
+def pipecat(python: str, delays: Delays, heard_hz: int) -> Subject:
+    """``heard_hz``: of its caller audio. 16000 is its default, and what our engines hear; 8000 is for its phones."""
     told = f"{delays.stt_ms},{delays.llm_first_token_ms},{delays.llm_token_ms},{delays.tts_ms}"
     module = "scripts.bench_pipecat.pipecat_server"
-    return Subject("pipecat", lambda port: [python, "-m", module, str(port), told], {"LOGURU_LEVEL": "ERROR"})
+    return Subject(
+        "pipecat", lambda port: [python, "-m", module, str(port), told, str(heard_hz)], {"LOGURU_LEVEL": "ERROR"}
+    )
 
 
 class Server:
@@ -95,7 +98,7 @@ async def started(subject: Subject, core: int | None) -> AsyncIterator[Server]:
     port = _free_port()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OFFHOOK_")}
     process = await asyncio.create_subprocess_exec(
-        *subject.command(port), cwd=ROOT, env=environment | subject.environment, stdout=asyncio.subprocess.DEVNULL
+        *subject.command(port), cwd=ROOT, env=environment | dict(subject.environment), stdout=asyncio.subprocess.DEVNULL
     )
     try:
         watched = psutil.Process(process.pid)
