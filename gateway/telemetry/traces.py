@@ -30,6 +30,8 @@ GATHER_S = 1.0
 """What ends within it goes together."""
 CLOSE_S = 2.0
 """For what still waits when the gateway stops."""
+GIVE_UP_S = 0.5
+"""For the thread to see that it is over. One that a collector keeps waiting ends with the process."""
 
 _NEEDS = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
@@ -91,7 +93,7 @@ class Traces:
             self._waiting.put_nowait(None)  # wakes it, where it waits for a call
         self._thread.join(within_s)
         self._exporter.close()
-        self._thread.join(within_s)
+        self._thread.join(GIVE_UP_S)
         while self._thread.is_alive() and self._next(wait_s=0) is not None:
             self._count("trace_dropped")
 

@@ -155,8 +155,13 @@ def test_a_host_that_tells_of_its_lane_once_in_a_while_is_not_misread() -> None:
 def test_settings_say_the_limits() -> None:
     assert AdmissionSettings(loop_lag_ms=60).limits == LIMITS
     assert AdmissionSettings(by_load=False).limits is None
-    with pytest.raises(ValueError, match="loop_lag_ms"):
-        AdmissionSettings(loop_lag_ms=0)
+
+
+@pytest.mark.parametrize("name", ["loop_lag_ms", "lane_late_ms", "late_frames", "lane_use"])
+@pytest.mark.parametrize("value", [0, -1, 1e-300, float("nan"), float("inf"), 1e9])
+def test_no_limit_shuts_the_gate_for_ever_or_is_none(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        AdmissionSettings.model_validate({name: value})
 
 
 @given(st.lists(st.floats(0, 0.5), min_size=SECONDS, max_size=60))
