@@ -233,7 +233,8 @@ class OrderedLines(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def _parameters(pairs: Sequence[str]) -> dict[str, str]:
+def custom_parameters(pairs: Sequence[str]) -> dict[str, str]:
+    """Of ``NAME=VALUE`` each. Raises :class:`typer.BadParameter`."""
     parameters = dict(pair.partition("=")[::2] for pair in pairs)
     if "" in parameters or any("=" not in pair for pair in pairs):
         raise typer.BadParameter("a parameter is NAME=VALUE")
@@ -306,7 +307,9 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
             voice=voice,
             hearing_model=hearing_model,
             ephemeral=ephemeral,
-            phone=PhoneOptions(caller, user, password, codec, _parameters(parameter or ()), auth_token, signed_url),
+            phone=PhoneOptions(
+                caller, user, password, codec, custom_parameters(parameter or ()), auth_token, signed_url
+            ),
         )
         try:
             report = asyncio.run(place_call(options))

@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from loadtest.address import CallAddress, call_address
 from loadtest.arrivals import MAX_CALLS, Arrival
-from loadtest.call import CallOver, CallPlan, CallTape, EndCause, PhoneOptions, Transport, no_call
+from loadtest.call import CallOver, CallPlan, CallTape, EndCause, Transport, no_call
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
 from loadtest.holding import hold_call
 from loadtest.measured_call import OfferedCall
@@ -213,7 +213,7 @@ class GeneratorCalls:
             max_seconds=arrival.length_s + OVERTIME_S,
             patience=caller.patience,
             rate_hz=address.rate_hz,
-            phone=PhoneOptions(caller=f"+1555{arrival.number % 10_000_000:07d}"),
+            phone=replace(job.phone, caller=job.phone.caller or f"+1555{arrival.number % 10_000_000:07d}"),
             sound=caller.sound,
             length_ms=arrival.length_s * 1000,
             linger_s=self._scenario.linger_s,

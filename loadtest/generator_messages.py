@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from loadtest.arrivals import Arrival
+from loadtest.call import PhoneOptions
 from loadtest.outcome import CallOutcome
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -13,7 +14,8 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
-    """All a generator must know. The key comes this way and by no command line, where others could read it."""
+    """All a generator must know. Key, password and token come this way and by no command line, where others could
+    read them."""
 
     name: str
     scenario: str
@@ -23,6 +25,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """Calls take them in turn."""
     agent: str | None = None
     key: str | None = None
+    phone: PhoneOptions = PhoneOptions()
+    """Without a ``caller`` each call has a number of its own."""
     codes: bool = False
     """Callers say code words: the server's engines say them back."""
     arrivals: tuple[Arrival, ...] = ()

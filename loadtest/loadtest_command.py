@@ -63,6 +63,23 @@ def loadtest(
             "--codes/--no-codes", help="Callers say code words; by default where the server says its engines are fakes."
         ),
     ] = None,
+    caller: Annotated[
+        str | None, typer.Option(help="The number that calls (phones); by default another of each call.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="SIP: who answers a challenge (default: the caller).")] = None,
+    password: Annotated[
+        str | None, typer.Option(envvar="OFFHOOK_SIP_PASSWORD", help="SIP: answers a challenge.")
+    ] = None,
+    codec: Annotated[str | None, typer.Option(help="SIP: offer pcmu or pcma only.")] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option(help="Twilio: NAME=VALUE of each stream; may be given several times.")
+    ] = None,
+    auth_token: Annotated[
+        str | None, typer.Option(envvar="TWILIO_AUTH_TOKEN", help="Twilio: signs the streams' upgrades.")
+    ] = None,
+    signed_url: Annotated[
+        str | None, typer.Option(help="Twilio: the public address that is signed, if it is not the one called.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Place many calls by a scenario, report how they went, and judge the server by that.
@@ -71,7 +88,9 @@ def loadtest(
     3: void (the load test was late itself), 130: interrupted.
     Ctrl-C hangs up and reports; a second one does so at once.
     """
-    from loadtest.load_test import list_library, run_load_test  # the heavy part waits until it is needed
+    from loadtest.call import PhoneOptions  # the heavy part waits until it is needed
+    from loadtest.command import custom_parameters
+    from loadtest.load_test import list_library, run_load_test
 
     if scenario is None:
         list_library()
@@ -89,6 +108,7 @@ def loadtest(
         pin=pin,
         metrics=metrics,
         codes=codes,
+        phone=PhoneOptions(caller, user, password, codec, custom_parameters(parameter or ()), auth_token, signed_url),
     )
     climb = ClimbOptions(calls, most) if find_capacity else None
     raise typer.Exit(run_load_test(options, ReportOptions(json, html, baseline, quiet=quiet), climb))

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from loadtest.address import shown_url
+from loadtest.call import PhoneOptions
+
 METRICS_OFF: Literal["off"] = "off"
+
+_GIVEN = "…"
 
 VOID_P99_MS = 5.0
 """A generator that is later than this at its own deadlines measures itself."""
@@ -21,7 +26,8 @@ class RunUsageError(Exception):
 class RunOptions:
     """None: as the scenario has it, or as is best. ``pin``: the callers' cores, with commas between. ``metrics`` is a
     URL, or :data:`METRICS_OFF`; None: where a server that is called so would have it. ``codes``: None: where the server
-    says that its engines are fakes. ``void_p99_ms``: a run whose generators are later is void."""
+    says that its engines are fakes. ``void_p99_ms``: a run whose generators are later is void. ``phone``: without a
+    caller each call has a number of its own."""
 
     scenario: str
     urls: tuple[str, ...]
@@ -37,6 +43,7 @@ class RunOptions:
     codes: bool | None = None
     keep: int = 6
     void_p99_ms: float = VOID_P99_MS
+    phone: PhoneOptions = field(default_factory=PhoneOptions)
 
     @property
     def cores(self) -> tuple[int, ...]:
@@ -49,7 +56,8 @@ class RunOptions:
             raise RunUsageError(f"cores are numbers with commas between, not {self.pin}") from None
 
     def named(self) -> Mapping[str, str | int | float | bool | None]:
-        """For the report; without the key."""
+        """For the report: without the key, and of other secrets only that they were given."""
+        phone = self.phone
         return {
             "calls": self.calls,
             "ramp_s": self.ramp_s,
@@ -59,6 +67,13 @@ class RunOptions:
             "pin": self.pin,
             "metrics": self.metrics,
             "codes": self.codes,
+            "caller": phone.caller,
+            "user": phone.user,
+            "password": _GIVEN if phone.password is not None else None,
+            "codec": phone.codec,
+            "auth_token": _GIVEN if phone.auth_token is not None else None,
+            "signed_url": shown_url(phone.signed_url) if phone.signed_url is not None else None,
+            "parameters": ", ".join(f"{name}={_GIVEN}" for name in phone.parameters) or None,
         }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from loadtest.address import CallAddress, call_address, is_http
 from loadtest.arrivals import most_at_once, plan_arrivals
+from loadtest.call import Transport
 from loadtest.generator_messages import Job
 from loadtest.generators import processes_for
 from loadtest.run import RunPlan
@@ -14,6 +15,7 @@ from loadtest.run_options import METRICS_OFF, RunOptions, RunUsageError
 from loadtest.scenario import Scenario
 from loadtest.scenario_file import find_scenario
 from loadtest.server_readings import metrics_url
+from loadtest.sip_call import check_phone
 
 MAX_URLS = 16
 
@@ -26,6 +28,8 @@ def addresses_of(options: RunOptions, scenario: Scenario) -> tuple[CallAddress, 
         )
     try:
         addresses = tuple(call_address(url, options.agent) for url in options.urls)
+        if any(address.transport is Transport.SIP for address in addresses):
+            check_phone(options.phone)
     except ValueError as error:
         raise RunUsageError(str(error)) from error
     for address in addresses:
@@ -76,6 +80,7 @@ def plan_run(
         urls=options.urls,
         agent=options.agent,
         key=options.key,
+        phone=options.phone,
         codes=codes,
         recordings=str(recordings),
         keep=options.keep,

@@ -9,18 +9,21 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from loadtest.arrivals import Arrival
-from loadtest.call import CallPlan, CallTape, EndCause, Wire
+from loadtest.call import CallPlan, CallTape, EndCause, PhoneOptions, Wire
 from loadtest.generator_calls import GeneratorCalls
-from loadtest.generator_messages import Ended, FromGenerator, Job
+from loadtest.generator_messages import Ended, FromGenerator, Job, decode_order, encode_line
 from loadtest.measured_call import OfferedCall
 from loadtest.measuring import Measuring
 from loadtest.outcome import CallOutcome, Fate
 from loadtest.placing import dial
+from loadtest.twilio_call import signature
+from tests.loadtest import sip_server, twilio_server
 from tests.loadtest.realtime_server import Script, realtime_server
 
 SCENARIO = """\
@@ -34,13 +37,18 @@ TALKING = SCENARIO.replace('steps: [{say: "Stop."}, wait_agent]', "steps: [{repe
 
 @asynccontextmanager
 async def calls_of(
-    url: str, arrivals: Sequence[Arrival], folder: Path, scenario: str = SCENARIO
+    url: str, arrivals: Sequence[Arrival], folder: Path, scenario: str = SCENARIO, **known: Any
 ) -> AsyncIterator[GeneratorCalls]:
     path = folder / "test.yaml"
     path.write_text(scenario)
-    job = Job(name="test", scenario=str(path), seed=1, urls=(url,), arrivals=tuple(arrivals), recordings=str(folder))
+    job = Job(
+        name="test", scenario=str(path), seed=1, urls=(url,), arrivals=tuple(arrivals), recordings=str(folder), **known
+    )
+    told = decode_order(encode_line(job))
+    assert isinstance(told, Job)
+    assert told == job
     with ThreadPoolExecutor(1) as making, ThreadPoolExecutor(1) as measuring:
-        calls = GeneratorCalls(job, making=making, measuring=measuring)
+        calls = GeneratorCalls(told, making=making, measuring=measuring)
         try:
             await calls.prepare()
             yield calls
@@ -72,6 +80,34 @@ async def test_calls_are_placed_measured_and_told_of(tmp_path: Path) -> None:
     assert done.broken == {}
     assert calls.counted(1.0, 0.1, None).offered == 3
     assert calls.counted(1.0, 0.1, None).up == calls.counted(1.0, 0.1, None).measuring == 0
+
+
+async def test_callers_answer_a_challenge_and_have_a_number_each(tmp_path: Path) -> None:
+    phone = PhoneOptions(user="alice", password=sip_server.PASSWORD, codec="pcma")
+    challenging = sip_server.Script(challenge="SHA-256", payload="8 101")
+    one = [Arrival(7, 0.0, 5.0)]
+    async with (
+        sip_server.sip_server(challenging) as (url, seen),
+        calls_of(url, one, tmp_path, phone=phone) as calls,
+    ):
+        (told,) = await run(calls)
+    assert told.fate is Fate.COMPLETED
+    assert seen.methods()[:4] == ["INVITE", "ACK", "INVITE", "ACK"]
+    assert "sip:+15550000007@" in sip_server.header(seen.request("INVITE"), "From")
+    assert "RTP/AVP 8 101" in seen.request("INVITE")
+
+
+async def test_callers_sign_their_streams(tmp_path: Path) -> None:
+    phone = PhoneOptions("+1666", auth_token="token", signed_url="wss://public/", parameters={"a": "b"})
+    one = [Arrival(0, 0.0, 5.0)]
+    async with (
+        twilio_server.twilio_server(twilio_server.Script()) as (url, seen),
+        calls_of(url, one, tmp_path, phone=phone) as calls,
+    ):
+        (told,) = await run(calls)
+    assert told.fate is Fate.COMPLETED
+    assert seen.signatures == [signature("token", "wss://public/")]
+    assert seen.of("start")[0]["start"]["customParameters"] == {"a": "b", "from": "+1666"}
 
 
 async def test_a_lines_calls_wait_for_each_other_and_others_do_not(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from loadtest.call import PhoneOptions
 from loadtest.load_run import LoadRun
 from loadtest.loadtest_command import add_loadtest_command
 from loadtest.outcome import CallOutcome, Fate
@@ -30,11 +31,11 @@ GOOD = RunReport(
 )
 
 
-def invoke(*args: str) -> Any:
+def invoke(*args: str, env: dict[str, str] | None = None) -> Any:
     app = typer.Typer()
     app.callback()(lambda: None)
     add_loadtest_command(app)
-    return CliRunner().invoke(app, ["loadtest", *args])
+    return CliRunner().invoke(app, ["loadtest", *args], env=env)
 
 
 @pytest.fixture
@@ -73,6 +74,34 @@ def test_a_good_run(asked: list[LoadRun], tmp_path: Path) -> None:
     assert "smoke: GOOD" in result.stderr
     assert result.stdout == ""
     assert not asked[0].recordings.exists()
+
+
+def test_the_options_of_phones_and_no_secret_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[RunPlan] = []
+
+    async def held(plan: RunPlan, progress: object, interruption: object) -> RunRecord:
+        plans.append(plan)
+        return RunRecord()
+
+    monkeypatch.setattr("loadtest.load_run.run_load", held)
+    words = "--caller +1555 --user alice --codec pcma --parameter a=b=c --signed-url wss://x/?key=hidden --key hidden"
+    environment = {"OFFHOOK_SIP_PASSWORD": "hidden", "TWILIO_AUTH_TOKEN": "hidden"}
+    result = invoke("smoke", "--url", "sip:h", "--json", "-", *words.split(), env=environment)
+    (plan,) = plans
+    url = "wss://x/?key=hidden"
+    assert plan.job.phone == PhoneOptions("+1555", "alice", "hidden", "pcma", {"a": "b=c"}, "hidden", url)
+    assert "hidden" not in result.stdout + result.stderr
+    options = json.loads(result.stdout)["options"]
+    told = {name: options[name] for name in ("caller", "user", "password", "codec", "auth_token", "parameters")}
+    assert told == {
+        "caller": "+1555",
+        "user": "alice",
+        "password": "…",
+        "codec": "pcma",
+        "auth_token": "…",
+        "parameters": "a=…",
+    }
+    assert invoke("smoke", "--url", "sip:h", "--parameter", "novalue").exit_code == 2
 
 
 def test_json_on_standard_output_and_nothing_else_there(asked: list[LoadRun]) -> None:
@@ -124,6 +153,7 @@ def test_a_baseline_that_the_run_is_worse_than(asked: list[LoadRun], tmp_path: P
         (("smoke", "--url", URL, "--html", "x.out", "--json", "./x.out"), "both reports"),
         (("smoke", "--url", URL, "--baseline", "/no/such/file"), "/no/such/file can't be read"),
         (("smoke", "--url", URL, "--metrics", "http://[::1/metrics"), "not the address of metrics"),
+        (("smoke", "--url", "sip:h", "--codec", "opus"), "a codec is pcmu or pcma"),
         (("smoke", "--url", URL, "--pin", "one"), "cores are numbers"),
         (("smoke", "--url", URL, "--pin", "100000", "--metrics", "off"), "(--pin)"),
         (("smoke", "--url", URL, "--calls", "100000", "--for", "100000"), "that would be"),
