@@ -166,7 +166,7 @@ ALL_BACKENDS = (
         "engines.llm.onnx_model:onnx_language_model",
         "embedded",
         ("onnxruntime", "gguf", "tokenizers"),
-        memory_mb=480,
+        memory_mb=520,
         weights=(Derived("smollm2-onnx-int8-1", _GGUF, "engines.llm.onnx_convert:smollm2_onnx"),),
         shares="lane",
         host="cpu",
@@ -253,7 +253,7 @@ ALL_BACKENDS = (
 )
 
 _CPU_STT = ("faster-whisper-base",)
-_CPU_LLM = ("smollm2-ctranslate2",)
+_CPU_LLM = ("smollm2-onnx",)
 _CPU_TTS = ("piper-joe",)
 
 

@@ -31,7 +31,7 @@ def test_a_backend_by_name_or_by_family_and_model() -> None:
     assert names("llm", Choice(("mlx-lm",), "qwen3-4b")) == ["qwen3-4b-mlx"]
     # Without a backend, the model is one of the preset's own; what stands in stays.
     assert names("stt", Choice(model="base")) == ["faster-whisper-base"]
-    assert names("llm", Choice(model="qwen3-4b"), "mac") == ["qwen3-4b-mlx", "smollm2-ctranslate2"]
+    assert names("llm", Choice(model="qwen3-4b"), "mac") == ["qwen3-4b-mlx", "smollm2-onnx"]
     assert names("stt", Choice(model="base"), "mlx-cpu") == ["faster-whisper-base"]
 
 
