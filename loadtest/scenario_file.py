@@ -61,6 +61,8 @@ def find_scenario(name_or_path: str) -> Path:
 def read_scenario_file(path: Path) -> ScenarioFile:
     """Blocks. Raises :class:`ScenarioError` for what is no YAML or can't be read."""
     try:
+        if path.exists() and not path.is_file():  # a pipe is waited for, and a device read, without end
+            raise ScenarioError(f"{path}: not a file")
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ScenarioError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
         text = path.read_text(encoding="utf-8")

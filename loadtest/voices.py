@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from loadtest.measure import voiced_spans
 from loadtest.phone_chain import PhoneChain, speech_dbfs, through_phone
 from loadtest.script import Line
 from loadtest.voice import VoiceError, parse_voice, say_line, shipped_voices
@@ -56,6 +57,8 @@ def spoken_line(text: str, voice: str, rate_hz: int, chain: PhoneChain | None) -
     """A line in a voice; the same object every time, so that its frames are made once. Blocks the first time. Raises
     :class:`VoiceError`."""
     pcm = say_line(text, rate_hz, voice)
+    if not voiced_spans(pcm, rate_hz):  # nobody could answer it
+        raise VoiceError(f"{voice} makes no sound of {text!r}")
     if chain is not None:
         pcm = through_phone(pcm, rate_hz, chain)
     pcm.setflags(write=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,15 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         load_scenario(str(tmp_path / "latin.yaml"))
     with pytest.raises(ScenarioError, match="larger than"):
         load_scenario(written(tmp_path, "#" * (MAX_FILE_BYTES + 1)))
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "endless.yaml").symlink_to("/dev/zero")
+    (tmp_path / "folder.yaml").mkdir()
+    for name in ("pipe.yaml", "endless.yaml", "folder.yaml"):
+        with pytest.raises(ScenarioError, match="not a file"):
+            read_scenario_file(tmp_path / name)
 
 
 def test_words_are_words(tmp_path: Path) -> None:

@@ -46,6 +46,13 @@ def test_a_line_is_made_once_for_all_who_say_it() -> None:
     assert spoken_line("Stop.", "rms", RATE_HZ, None) is not spoken_line("Stop.", "slt", RATE_HZ, None)
 
 
+def test_what_makes_no_sound_is_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could answer it, and the server would be blamed."""
+    monkeypatch.setattr(voices, "say_line", lambda _text, rate_hz, _voice: np.zeros(rate_hz, dtype=np.int16))
+    with pytest.raises(VoiceError, match="slt makes no sound"):
+        spoken_line("\N{GRINNING FACE}", "slt", RATE_HZ, None)
+
+
 def test_a_telephone_is_heard_in_it() -> None:
     plain = spoken_line("Stop.", "slt", RATE_HZ, None)
     phoned = spoken_line("Stop.", "slt", RATE_HZ, PhoneChain())
