@@ -27,12 +27,13 @@ _PUNCTUATION = re.compile(r"\W+")
 
 _TELL_MORE = "tell me more"
 _MORE = "There is a lot to tell, and none of it matters, for all that counts is how long it takes to say so."
-_SENTENCES_MORE = 3
+_SENTENCES_MORE = 2
 
 
 def echo(messages: Sequence[Message]) -> str:
     """Say the caller's last words back, or its code word (:mod:`streaming.audio.code_words`), or what became of a tool.
-    Who asks to be told more is told 70 words, long enough to be interrupted, with the code word at both ends."""
+    Who asks to be told more is told 50 words, long enough to be interrupted, with the code word at both
+    ends: within the 64 tokens of the built-in agent, or the last word would be cut off."""
     if messages and messages[-1].role == "tool":
         return f"The result is {_PUNCTUATION.sub(' ', messages[-1].content).strip()}."
     said = next((message.content for message in reversed(messages) if message.role == "user"), "nothing")

@@ -32,6 +32,8 @@ OTHERWISE = "hello there"
 MAX_HEARD_S = 20
 """Of an utterance, only its end is listened to."""
 _SILENT_BELOW = 32768.0**2 * 10 ** (SILENT_BELOW_DBFS / 10)
+_WINDOW = 512
+"""Samples. Audio comes so, but for its beginning: in one piece with the silence before it, which is no voice."""
 _CODE = "my code word is"
 _BROKEN = "broken"
 _PARTIAL_EVERY_MS = 300
@@ -91,8 +93,9 @@ class CodeWordUtterance:
         self._heard_samples += len(pcm)
         while self._heard_samples - len(self._heard[0]) > MAX_HEARD_S * INPUT_RATE_HZ:
             self._heard_samples -= len(self._heard.popleft())
-        if _power(pcm) >= _SILENT_BELOW:
-            self._voiced_samples += len(pcm)
+        windows = (pcm[at : at + _WINDOW] for at in range(0, len(pcm), _WINDOW))
+        if voiced := sum(len(window) for window in windows if _power(window) >= _SILENT_BELOW):
+            self._voiced_samples += voiced
             self._show_words()
 
     def finalize(self, request: FinalizeTranscription) -> None:

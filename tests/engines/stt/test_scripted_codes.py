@@ -109,6 +109,17 @@ async def test_partials_come_word_by_word_once_it_is_no_murmur() -> None:
 
 
 @virtual
+async def test_the_silence_that_an_utterance_begins_with_is_no_voice() -> None:
+    heard: list[Transcript] = []
+    stream = opened(heard, partials=False)
+    stream.feed(np.concatenate([np.zeros(RATE_HZ // 2, np.int16), hum(200)]))
+    feed(stream, hum(200))
+    stream.finalize(final())
+    await asyncio.sleep(0.1)
+    assert heard == [FinalTranscript(1, 1, "mm-hm")]
+
+
+@virtual
 async def test_nothing_is_said_after_close() -> None:
     heard: list[Transcript] = []
     stt = CodeWordStt(final_delay_s=0.1)
