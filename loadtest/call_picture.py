@@ -29,6 +29,7 @@ STAGES = (
 )
 """As the call page and the console show them: class, name, field, and what has to be there before it can begin."""
 
+_TO_SEE_S = 0.02
 MOST_TURNS = 40
 """Of one call; the rest is said to be left out."""
 
@@ -103,7 +104,7 @@ def _player(call: CallOutcome, clip: Clip | None, sound: str | None) -> Markup |
     if sound is None:
         return tag("p", f"Its sound is left out to keep the page small.{cut}", class_="muted small")
     name = f"Call {call.number}: caller left, agent right"
-    player = tag("audio", controls=True, preload="none", src=sound, aria_label=name)
+    player = tag("audio", controls=True, preload="metadata", src=sound, aria_label=name)
     return tag("div", player, tag("p", f"Caller left, agent right.{cut}", class_="muted small"), class_="player")
 
 
@@ -156,7 +157,7 @@ def _waits(call: CallOutcome, clip: Clip, across: Axis, expect: dict[str, float 
             ("answer", said_out, turn.voice_to_voice_ms, _over(turn.voice_to_voice_ms, expect.get("answer_within_ms"))),
         ):
             at_s = (begin - clip.from_ms) / 1000
-            if length is None or at_s < 0 or at_s > across.high:
+            if length is None or at_s < 0 or at_s > across.high - _TO_SEE_S:  # the clip ends before the line does
                 continue
             y = 40 if name == "stop" else 49
             left, right = across.share(at_s), across.share(at_s + max(length, 0.0) / 1000)

@@ -227,11 +227,12 @@ def time_section(report: RunReport) -> Markup | None:
     up, late, bad, refused = columns
     calls = _time_figure(report, "Calls that were up", at, [Series("Up", "one", up)], across, say_count)
     step_words = _step(report, at)
-    not_good = [Series("Not good", "one", bad), Series("Refused", "two", refused)]
+    not_good = [Series("Calls that were not good", "one", bad), Series("Calls refused", "two", refused)]
     troubles = [
         _time_figure(report, f"{title}, in {step_words}", at, shown, across, say_count)
-        for title, series in (("Late frames", [Series("Late", "three", late)]), ("Calls", not_good))
+        for several, series in (("Late frames", [Series("Late frames", "three", late)]), ("Calls", not_good))
         if (shown := [one for one in series if any(one.values)])
+        for title in (several if len(shown) > 1 else shown[0].name,)
     ]
     beside = tag("div", *troubles, class_="grid-of-plots") if troubles else None
     return section("time", "Over time", calls, _heat(report, across), beside)

@@ -50,6 +50,9 @@ FAULTS = {
     Fault.GARBLED: ("Garbled", "The server said what its wire does not allow."),
 }
 
+IF_LATE = "stop what else runs on the machine that calls, or leave the callers a core of their own (--pin)"
+"""What to do about a run that is void because it was late itself."""
+
 _KINDS = {
     "say": "Says",
     "press": "Presses",

@@ -83,7 +83,7 @@ def quality_section(report: RunReport) -> Markup | None:
         counts = {"early": turn.early, "on time": turn.on_time, "late": turn.late, "unanswered": turn.silent}
         told = ", ".join(f"{say_count(count)} {name}" for name, count in counts.items())
         term = defined("Turn-taking", "turn-taking")
-        pairs.append((term, f"{number(turn.score)} over {say_count(turn.turns)} turns ({told})"))
+        pairs.append((term, f"{number(turn.score)} of 1, over {say_count(turn.turns)} turns ({told})"))
     if report.selectivity.of:
         ratio = _percent(report.selectivity.ratio)
         pairs.append(
@@ -106,9 +106,7 @@ def quality_section(report: RunReport) -> Markup | None:
             (defined("Gaps above 60 ms", "gaps"), f"{gaps}; the buffer ran dry {say_count(media.underruns)} times")
         )
     if cross.calls_checked:
-        told = (
-            f"{say_count(cross.own)} of {say_count(cross.turns_checked)} own words came back, {cross.lost} were lost, "
-        )
+        told = f"{say_count(cross.own)} own words came back, {cross.lost} were lost, "
         told += f"{cross.damaged} damaged, {cross.foreign} were another caller’s"
         where = f" (calls {', '.join(str(call) for call in cross.calls[:10])})" if cross.calls else ""
         pairs.append((defined("Code words", "cross-talk"), told + where))
@@ -154,9 +152,8 @@ def soak_section(report: RunReport) -> Markup | None:
     base = _base(report)
     if slopes is None and base is None:
         return None
-    return section(
-        "soak", "What grew", slopes, base, note="Straight lines through what was read while all calls were up."
-    )
+    note = "Straight lines through what was read while all calls were up." if rows else ""
+    return section("soak", "What grew", slopes, base, note=note)
 
 
 def _base(report: RunReport) -> Markup | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadtest.progress import FAKE
+from loadtest.report_words import IF_LATE
 from loadtest.run_options import VOID_P99_MS
 from loadtest.run_report import Percentiles, RunReport, Verdict
 
@@ -13,7 +14,6 @@ _VERDICTS = {
     Verdict.INTERRUPTED: "INTERRUPTED, good until then",
 }
 _PROBLEMS = 5
-_LATE = "stop what else runs on the machine that calls, or leave the callers a core of their own (--pin)"
 
 
 def to_text(report: RunReport) -> str:
@@ -22,7 +22,9 @@ def to_text(report: RunReport) -> str:
     lines = [f"{report.scenario}: {_VERDICTS[report.verdict]}"]
     lines += [f"  {reason}" for reason in report.reasons]
     if (report.lateness.generator_p99_ms or 0.0) > VOID_P99_MS:
-        lines.append(f"  {_LATE}")
+        lines.append(f"  {IF_LATE}")
+    if report.interrupted and report.verdict is not Verdict.INTERRUPTED:
+        lines.append("  and it was stopped by hand, before its time")
     if report.fake_engines:
         lines.append(FAKE)
     if report.knee is not None:
@@ -48,7 +50,7 @@ def to_text(report: RunReport) -> str:
     if report.cross_talk.turns_checked:
         talk = report.cross_talk
         lines.append(
-            f"code words     {talk.own} of {talk.turns_checked} came back, {talk.foreign} of other callers, "
+            f"code words     {talk.own} of {talk.own + talk.lost} came back, {talk.foreign} of other callers, "
             f"{talk.damaged} damaged"
         )
     if report.faults:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from loadtest.markup import Content, Markup, join, number, tag, words
 from loadtest.page_parts import defined, facts, notice, tone_text
 from loadtest.plots import say_clock, say_count, say_ms
-from loadtest.report_words import VERDICTS
+from loadtest.report_words import IF_LATE, VERDICTS
 from loadtest.run_options import VOID_P99_MS
 from loadtest.run_report import Percentiles, RunReport
 from loadtest.summary import GOODPUT, LATE_RATIO
@@ -43,6 +43,8 @@ def _banners(report: RunReport) -> list[Markup]:
     shown = []
     if report.void:
         lines: list[Content] = [words(reason) for reason in report.void_reasons]
+        if (report.lateness.generator_p99_ms or 0.0) > VOID_P99_MS:
+            lines.append(f"To do: {IF_LATE}.")
         told = "The load test itself was late or broke. Nothing below can be held against the server."
         shown.append(notice("VOID", [told, *lines], "bad"))
     if report.fake_engines:
@@ -90,7 +92,7 @@ def _facts(report: RunReport) -> Markup:
         ("Over", words(", ".join(report.transports)) if report.transports else None),
         ("Seed", str(report.seed)),
         ("Callers’ machine", words(", ".join(part for part in what if part))),
-        ("Its load", ", ".join(load) or None),
+        ("Its load average", ", ".join(load) or None),
     ]
     return join([tag("p", words(report.about), class_="muted about") if report.about else None, facts(pairs)])
 
@@ -131,7 +133,7 @@ def figures(report: RunReport) -> Markup:
         _figure(
             defined("Cross-talk", "cross-talk"),
             say_count(cross.foreign) if cross.calls_checked else None,
-            f"{say_count(cross.own)} of {say_count(cross.turns_checked)} code words came back"
+            f"{say_count(cross.own)} of {say_count(cross.own + cross.lost)} code words came back"
             if cross.calls_checked
             else "no code words in this scenario",
             judged(cross.foreign if cross.calls_checked else None, 0),
@@ -142,6 +144,7 @@ def figures(report: RunReport) -> Markup:
             None if generator is None else say_ms(generator),
             f"p99, void above {say_ms(VOID_P99_MS)}" + ("" if send is None else f"; the server’s {say_ms(send)}"),
             None if generator is None else generator > VOID_P99_MS,
+            bad_words="too late",
         ),
     ]
     return tag("section", *shown, class_="figures", id="figures", aria_label="The numbers in short")
@@ -166,8 +169,8 @@ def _latency(
     return _figure(defined(name, term), _ms(times.p95), note, judged(times.p95, wanted))
 
 
-def _figure(name: Content, value: str | None, note: str, bad: bool | None) -> Markup:
-    state = None if bad is None else tone_text("not good" if bad else "good", "bad" if bad else "ok")
+def _figure(name: Content, value: str | None, note: str, bad: bool | None, *, bad_words: str = "not good") -> Markup:
+    state = None if bad is None else tone_text(bad_words if bad else "good", "bad" if bad else "ok")
     head = tag("p", tag("span", value if value is not None else "–", class_="number"), state, class_="head")
     return tag("div", tag("h2", name), head, tag("p", note, class_="note muted"), class_="card figure-of numbers")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from loadtest.readings import ServerReport
-from loadtest.run_report import Knee, Lateness, Verdict
+from loadtest.run_report import CrossTalk, Knee, Lateness, Verdict
 from loadtest.run_text import to_text
 from tests.loadtest.sample_reports import smoke
 
@@ -15,6 +15,17 @@ def test_who_was_late_itself_is_told_what_to_do() -> None:
     assert late.startswith("smoke: VOID")
     assert "--pin" in late
     assert "--pin" not in to_text(replace(smoke(), lateness=Lateness(generator_p99_ms=4.0)))
+
+
+def test_what_was_stopped_by_hand_says_so_though_it_is_void() -> None:
+    void = replace(smoke(), verdict=Verdict.VOID, interrupted=True)
+    assert "  and it was stopped by hand, before its time\n" in to_text(void)
+    assert "by hand" not in to_text(replace(void, interrupted=False))
+
+
+def test_code_words_are_of_the_answers_that_had_to_hold_them() -> None:
+    cut = replace(smoke(), cross_talk=CrossTalk(calls_checked=1, turns_checked=9, own=7, lost=1))
+    assert "code words     7 of 8 came back" in to_text(cut)
 
 
 def test_a_climb_says_whose_numbers_follow() -> None:
