@@ -105,6 +105,9 @@ class LoadRun:
                 if verdict is Held.HELD or best is None or not climb.best:
                     best = report
                     _replace_files(self.recordings, Path(folder))
+                if report.broken_off is not None and not climb.best:
+                    beyond = report.broken_off  # nobody is there: fewer calls would fail as well
+                    break
         assert report is not None
         stopped_by = beyond or climb.stopped_by()
         knee = Knee(held=climb.best or 0, broke=climb.broke, levels=tuple(levels), stopped_by=stopped_by)

@@ -18,7 +18,7 @@ from loadtest.arrivals import Arrival, share_arrivals
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
 from loadtest.generators import BUSY_SHARE, COMMAND, Generators, GeneratorsError, open_generators
 from loadtest.measured_call import badness
-from loadtest.outcome import CallOutcome
+from loadtest.outcome import CallOutcome, Fate
 from loadtest.progress import Progress, Tally
 from loadtest.readings import GeneratorReading, GeneratorReport, ServerReading, ServerReport
 from loadtest.run_report import StageTimes
@@ -44,6 +44,9 @@ SETTLE_S = 10.0
 
 OFFERED_LATE_MS = 1_000.0
 """Calls that come later than planned are another load than the one asked for."""
+
+HOPELESS_S = 15.0
+"""From the first call offered: a server where none came about until then, and that refused none, will hold none."""
 
 MAX_READINGS = 4_000
 KEPT = 6
@@ -105,6 +108,8 @@ class RunRecord:
     notes: list[str] = field(default_factory=list)
     length_s: float = 0.0
     interrupted: bool = False
+    broken_off: str | None = None
+    """Why the run ended by itself before its time."""
 
 
 async def run_load(plan: RunPlan, progress: Progress, interruption: Interruption) -> RunRecord:
@@ -206,6 +211,11 @@ class _Run:
                 self._say("hanging up" if stops == 1 else "breaking off")
                 if stops == 1 and not self._interruption.count:
                     self._record.notes.append(f"calls were still up {OVER_S:.0f} s after their planned end")
+            if stops == 0 and (why := self._hopeless(now_s)) is not None:
+                self._record.broken_off = why
+                stops, next_stop_s = 1, now_s + BREAK_OFF_S
+                generators.stop()
+                self._say("breaking off: no call comes about")
             if now_s >= second:
                 second = max(second + 1, int(now_s) + 1)
                 if self._reading is None or self._reading.done():  # a server that is slow to tell delays nothing here
@@ -213,6 +223,17 @@ class _Run:
                 self._tally.at_s = now_s
                 self._progress.show(self._tally)
         self._record.interrupted = self._interruption.count > 0
+
+    def _hopeless(self, now_s: float) -> str | None:
+        """Why there is no use in going on, if there is none. Some calls may still be on their way: of a server that
+        lets callers ring for long, more than half are."""
+        passed_s = now_s - min((arrival.at_s for arrival in self._plan.arrivals), default=now_s)
+        failed, offered = self._tally.fates.get(Fate.FAILED, 0), self._tally.offered
+        if passed_s < HOPELESS_S or any(self._most_up.values()) or failed < self._tally.over or failed * 2 <= offered:
+            return None
+        return (
+            f"no call came about: after {passed_s:.0f} s all {failed} that were over had failed; no more were offered"
+        )
 
     async def _read(self) -> None:
         self._tally.server = await self._watch.read()

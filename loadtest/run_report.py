@@ -285,6 +285,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """ISO 8601, UTC."""
     length_s: float
     interrupted: bool = False
+    broken_off: str | None = None
+    """Why the run ended by itself before its time: no call came about. Not good, then."""
     machine: Machine
 
     goodput: float | None = None

@@ -101,6 +101,8 @@ class Record(Protocol):
     def length_s(self) -> float: ...
     @property
     def interrupted(self) -> bool: ...
+    @property
+    def broken_off(self) -> str | None: ...
 
 
 def summarise(facts: RunFacts, record: Record) -> RunReport:
@@ -128,6 +130,7 @@ def summarise(facts: RunFacts, record: Record) -> RunReport:
         started_at=facts.started_at,
         length_s=round(record.length_s, 1),
         interrupted=record.interrupted,
+        broken_off=record.broken_off,
         machine=facts.machine,
         goodput=goodput(outcomes),
         faultless=faultless(outcomes),
@@ -203,7 +206,7 @@ def level_of(report: RunReport, calls: int, *, held: bool, tries: int = 1) -> Le
 
 def _reasons(report: RunReport) -> list[str]:
     """Why a run is not good, for a person."""
-    reasons: list[str] = []
+    reasons: list[str] = [report.broken_off] if report.broken_off is not None else []
     if not report.calls.offered:
         return ["no call was offered"]
     may_refuse = bool(report.expect.get("refused_ok"))

@@ -262,6 +262,18 @@ def test_a_climb_that_holds_nothing_is_not_good(monkeypatch: pytest.MonkeyPatch)
     assert report["knee"]["held"] == 0
 
 
+def test_a_climb_where_nobody_is_there_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken_off(plan: RunPlan, progress: object, interruption: object) -> RunRecord:
+        return RunRecord(outcomes=[outcome(0, "failed")], length_s=15.0, broken_off="no call came about")
+
+    monkeypatch.setattr("loadtest.load_run.run_load", broken_off)
+    result = invoke("talk", "--url", URL, "--metrics", "off", "--find-capacity", "--calls", "8", "--json", "-")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["verdict"], report["interrupted"]) == (1, "not_good", False)
+    assert [level["calls"] for level in report["knee"]["levels"]] == [8]
+    assert report["knee"]["stopped_by"] == "no call came about"
+
+
 def test_a_climb_beyond_what_can_be_offered_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtest.arrivals.MAX_CALLS", 30)
     code, report, _ = climb(monkeypatch, Server(capacity=100), "--for", "60")

@@ -147,6 +147,31 @@ async def test_what_does_not_end_is_hung_up_then_broken_off_then_left(monkeypatc
     assert words[1:3] == ["hanging up", "breaking off"]
 
 
+@pytest.mark.parametrize(
+    ("calls", "broken_off"),
+    [
+        ("count(offered=2)\nend(0, Fate.FAILED)\nend(1, Fate.FAILED)", True),
+        ("count(offered=3)\nend(0, Fate.FAILED)\nend(1, Fate.FAILED)", True),
+        ("count(offered=4)\nend(0, Fate.FAILED)\nend(1, Fate.FAILED)", False),  # as many may yet come about
+        ("count(offered=3)\nend(0, Fate.FAILED)\nend(1, Fate.FAILED)\nend(2, Fate.REFUSED)", False),
+        ("count(offered=3)\nend(0, Fate.FAILED)\nend(1, Fate.FAILED)\nend(2, Fate.DROPPED)", False),
+        ("count(offered=3, up=1)\nend(0, Fate.FAILED)\nend(1, Fate.FAILED)", False),
+        ("count(offered=1)", False),
+    ],
+)
+async def test_a_run_where_no_call_comes_about_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch, calls: str, broken_off: bool
+) -> None:
+    monkeypatch.setattr(run, "HOPELESS_S", 0.5)
+    monkeypatch.setattr(run, "OVER_S", 1.0)  # after the calls' 0.5 s: the run looks whether it is hopeless before
+    record = await held(plan(f"say(Ready())\nhear()\n{calls}\nassert not hear().at_once\nfinish()"))
+    assert (record.broken_off is not None) is broken_off
+    assert record.void_reasons == []
+    assert not record.interrupted
+    late = [note for note in record.notes if "still up" in note]
+    assert late == ([] if broken_off else ["calls were still up 1 s after their planned end"])
+
+
 async def test_the_server_is_read_and_asked_about_the_worst_calls() -> None:
     def answer(path: str, headers: dict[str, str]) -> tuple[int, str]:
         if path == "/metrics":

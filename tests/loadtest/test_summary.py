@@ -34,6 +34,7 @@ class Told:
     notes: Sequence[str] = ()
     length_s: float = 60.0
     interrupted: bool = False
+    broken_off: str | None = None
 
 
 def good(count: int) -> list[CallOutcome]:
@@ -108,6 +109,12 @@ def test_allowed_refusals_are_no_fault_and_no_goodput() -> None:
     none = report(refused, Expect(refused_ok=True))
     assert none.verdict is Verdict.NOT_GOOD
     assert none.reasons == ("every call was refused: none was served",)
+
+
+def test_a_run_that_broke_off_says_so_first_and_is_not_good() -> None:
+    made = report([outcome(0, faults=("failed",))], broken_off="no call came about")
+    assert made.verdict is Verdict.NOT_GOOD
+    assert made.broken_off == made.reasons[0] == "no call came about"
 
 
 def test_an_interrupted_run_is_told_apart_from_a_good_one() -> None:
