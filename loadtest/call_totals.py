@@ -33,6 +33,25 @@ def faultless(outcomes: Sequence[CallOutcome]) -> float | None:
     return sum(outcome.good for outcome in offered) / len(offered) if offered else None
 
 
+def spoilt_by_callers(outcomes: Sequence[CallOutcome], limit_ms: float, least: float, late_most: float) -> str | None:
+    """Why nothing bad can be held against the server: there would be fewer faulty calls than ``1 - least`` and fewer
+    late frames than ``late_most`` but for calls whose own caller stood still for longer than ``limit_ms``. A stall of
+    seconds in a long run is not in the p99 of the generators' lateness, but in the faults of all calls then up."""
+    sure = [o for o in outcomes if o.caller_lag_ms <= limit_ms or o.good or o.foreign_codes]
+    count = len(outcomes) - len(sure)
+    if not count:
+        return None
+
+    def is_bad(some: Sequence[CallOutcome]) -> bool:
+        share, media = faultless(some), media_totals(some)
+        return (share is not None and share < least) or (media.due > 0 and media.late / media.due >= late_most)
+
+    if not is_bad(outcomes) or is_bad(sure):
+        return None
+    longest_ms = max(outcome.caller_lag_ms for outcome in outcomes if not outcome.good)
+    return f"the callers of {count} calls with faults stood still themselves, for up to {longest_ms:.0f} ms"
+
+
 def call_counts(outcomes: Sequence[CallOutcome], most_up: int) -> CallCounts:
     fates = Counter(outcome.fate for outcome in outcomes)
     return CallCounts(

@@ -19,6 +19,7 @@ from loadtest.call_totals import (
     mos_of,
     problems_of,
     selectivity,
+    spoilt_by_callers,
     turn_taking,
 )
 from loadtest.measured_call import Expectations, badness
@@ -40,6 +41,9 @@ from loadtest.timeline import BOUNDS_MS, Ups, step_s, timeline_of, turn_points
 
 GOODPUT = 0.99
 LATE_RATIO = 0.001
+
+STOOD_STILL_MS = 100.0
+"""A caller that was later than this once may have made its call's faults itself."""
 
 WORST = 60
 """Of the calls that are told in full; the others are a sample."""
@@ -115,9 +119,15 @@ def summarise(facts: RunFacts, record: Record) -> RunReport:
     points = turn_points(outcomes, ups)
     false_stops, replies = sum(o.false_stops for o in outcomes), sum(o.replies for o in outcomes)
     fake = record.server.info.get("fake")
+    late_most = max(LATE_RATIO, facts.expect.max_late_share or 0.0)
+    spoilt = spoilt_by_callers(outcomes, max(STOOD_STILL_MS, facts.void_p99_ms), GOODPUT, late_most)
     report = RunReport(
         verdict=Verdict.GOOD,
-        void_reasons=(*record.void_reasons, *_late_generators(record.generators, facts.void_p99_ms)),
+        void_reasons=(
+            *record.void_reasons,
+            *_late_generators(record.generators, facts.void_p99_ms),
+            *([spoilt] if spoilt is not None else []),
+        ),
         fake_engines=None if fake is None else fake == "true",
         notes=tuple(record.notes),
         scenario=facts.scenario,

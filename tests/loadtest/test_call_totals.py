@@ -12,6 +12,7 @@ from loadtest.call_totals import (
     mos_of,
     problems_of,
     selectivity,
+    spoilt_by_callers,
     turn_taking,
 )
 from loadtest.outcome import Fate, TurnOutcome
@@ -140,3 +141,20 @@ def test_problems_are_counted_and_bounded() -> None:
     assert found[first] == 3
     assert len(first) == 200
     assert len(found) == 20
+
+
+def test_faults_of_callers_that_stood_still_are_held_against_nobody() -> None:
+    """Three seconds of a suspended generator in a run of ten minutes: half a percent of its ticks."""
+    fine = [outcome(number) for number in range(90)]
+    stalled = [outcome(number, faults=("lost_code",), caller_lag_ms=3_000.0) for number in range(90, 100)]
+    bad = [outcome(number, faults=("no_answer",)) for number in range(100, 110)]
+    late = [outcome(1, frames_due=100, frames_late=99, caller_lag_ms=200.0, faults=("late_frames",))]
+    foreign = [outcome(1, faults=("foreign_code",), foreign_codes=("babebi",), caller_lag_ms=3_000.0)]
+    told = "the callers of 10 calls with faults stood still themselves, for up to 3000 ms"
+    assert spoilt_by_callers([*fine, *stalled], 100.0, 0.99, 0.001) == told
+    assert spoilt_by_callers([*fine, *stalled, *bad], 100.0, 0.99, 0.001) is None, "the server is bad without them too"
+    assert spoilt_by_callers([*fine, *stalled], 5_000.0, 0.99, 0.001) is None
+    assert spoilt_by_callers([*fine, *(outcome(9, caller_lag_ms=900.0) for _ in range(9))], 100.0, 0.99, 0.001) is None
+    assert spoilt_by_callers([*fine, *late], 100.0, 0.5, 0.001) is not None
+    assert spoilt_by_callers(foreign, 100.0, 0.99, 0.001) is None, "nobody hears another caller for standing still"
+    assert spoilt_by_callers([], 100.0, 0.99, 0.001) is None
