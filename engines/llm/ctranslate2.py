@@ -1,10 +1,9 @@
-"""SmolLM2 on CTranslate2, int8, one core a reply: the language model that runs anywhere.
+"""A language model on the CPU lane, one core a reply; by default SmolLM2 on CTranslate2, int8.
 
-Each reply computes its whole prompt (CTranslate2 keeps no cache between calls), so history is bounded. A reply is one
-job on the CPU lane that offers its slot at every token: a transcript of another call waits for one step at most.
-
-CTranslate2 can keep the state of a system prompt (``cache_static_prompt``). It is left off: that cache is one per
-worker, is never evicted (46 kB a token for every prompt ever seen), and saves 0.7 ms a token.
+A reply is one job on the lane that offers its slot at every token: a transcript of another call waits for one step at
+most. CTranslate2 keeps no cache between calls and computes the whole prompt each time, so history is bounded; it could
+keep the state of a system prompt (``cache_static_prompt``), never evicts one, and has a cache a worker, so that is left
+off. :mod:`engines.llm.onnx_model` keeps prompts, and is what presets use.
 """
 
 from __future__ import annotations
