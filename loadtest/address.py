@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -74,6 +75,14 @@ def is_http(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def same_host(url: str | None, urls: Iterable[str]) -> bool:
+    """Whether something lies on a machine that is called: no other is told the key."""
+    if url is None:
+        return False
+    hosts = {urlsplit(each).hostname or urlsplit("//" + each.partition(":")[2]).hostname for each in urls}
+    return urlsplit(url).hostname in hosts
 
 
 def shown_url(url: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.address import shown_url
+from loadtest.address import same_host, shown_url
 from loadtest.capacity import Climb, Held, held
 from loadtest.generators import GeneratorsError
 from loadtest.machine import load_average, this_machine
@@ -116,7 +116,8 @@ class LoadRun:
 
     async def _says_fake(self, url: str | None) -> bool:
         """The server under test has scripted engines."""
-        watch = ServerWatch(url, self.options.key, time.monotonic)
+        key = self.options.key if same_host(url, self.options.urls) else None
+        watch = ServerWatch(url, key, time.monotonic)
         try:
             await watch.read(keep=False)
             return watch.info.get("fake") == "true"

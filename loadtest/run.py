@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from loadtest.address import shown_url
+from loadtest.address import same_host, shown_url
 from loadtest.arrivals import Arrival, share_arrivals
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
 from loadtest.generators import BUSY_SHARE, COMMAND, Generators, GeneratorsError, open_generators
@@ -130,7 +130,8 @@ class _Run:
         self._interruption = interruption
         self._record = RunRecord()
         self._start_s = time.monotonic()
-        self._watch = ServerWatch(plan.metrics_url, plan.job.key, self._now_s)
+        key = plan.job.key if same_host(plan.metrics_url, plan.job.urls) else None
+        self._watch = ServerWatch(plan.metrics_url, key, self._now_s)
         self._tally = Tally(plan.job.name, len(plan.arrivals), plan.length_s)
         self._seconds: dict[int, GeneratorReading] = {}
         self._shares: dict[int, list[float]] = {}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.address import SECRETS_PATH, CallAddress, call_address, shown_url
+from loadtest.address import SECRETS_PATH, CallAddress, call_address, same_host, shown_url
 from loadtest.call import Transport
 from loadtest.phone_address import SipAddress, audiosocket_address, sip_address
 from loadtest.sip.message import SipUri
@@ -98,3 +98,17 @@ def test_audiosocket_addresses_that_mean_nothing(tail: str) -> None:
 )
 def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
     assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "called", "same"),
+    [
+        ("http://h:9/metrics", ["ws://h:1/v1/realtime"], True),
+        ("http://h:9/metrics", ["sip:sales@h:5060;transport=tcp"], True),
+        ("http://h/metrics", ["twilio+ws://other/x", "wss://u:p@h/"], True),
+        ("https://prometheus.example/metrics", ["ws://h:1/v1/realtime", "sip:sales@h"], False),
+        (None, ["ws://h"], False),
+    ],
+)
+def test_only_a_machine_that_is_called_is_told_the_key(url: str | None, called: list[str], same: bool) -> None:
+    assert same_host(url, called) is same
