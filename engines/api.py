@@ -188,6 +188,8 @@ class HostHealth:
     reason: str = ""
     """Why it is not up."""
     lanes: Mapping[str, LaneHealth] = field(default_factory=lambda: MappingProxyType({}))
+    cpu_s: float = 0.0
+    """User and system CPU time of the host's process since it began; 0 where it is this process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def compare(now: RunReport, before: RunReport, file: str) -> Baseline:
     hard, soft = _hard_differences(now, before), _soft_differences(now, before)
     if hard:
         return Baseline(file=file, at=before.started_at, comparable=False, differences=(*hard, *soft))
-    lines = tuple(_line(now, before, measure) for measure in _measures(now))
+    lines = tuple(_line(now, before, measure) for measure in _measures(now, before))
     return Baseline(
         file=file,
         at=before.started_at,
@@ -81,12 +81,22 @@ class _Measure:
     higher_is_worse: bool = True
 
 
-def _measures(now: RunReport) -> tuple[_Measure, ...]:
+def _measures(now: RunReport, before: RunReport) -> tuple[_Measure, ...]:
     def latency(name: str, rank: str) -> Callable[[RunReport], float | None]:
         def of(report: RunReport) -> float | None:
             values: Percentiles = getattr(report.latency_ms, name)
             value: float | None = getattr(values, rank)
             return value if values.count >= MIN_VALUES else None
+
+        return of
+
+    hosts_known = all(report.server.hosts_cpu_cores_per_call is not None for report in (now, before))
+
+    def cost(name: str) -> Callable[[RunReport], float | None]:
+        def of(report: RunReport) -> float | None:
+            whole: float | None = getattr(report.server, name)
+            hosts: float | None = getattr(report.server, f"hosts_{name}")
+            return whole if whole is None or hosts_known else whole - (hosts or 0.0)  # like with like
 
         return of
 
@@ -104,8 +114,8 @@ def _measures(now: RunReport) -> tuple[_Measure, ...]:
         _Measure("turn taking", "ratio", lambda report: report.turn_taking.score, RATE, higher_is_worse=False),
         _Measure("estimated MOS p5", "MOS", lambda report: report.mos.p5, MOS, higher_is_worse=False),
         _Measure("foreign code words", "count", lambda report: float(report.cross_talk.foreign), NONE),
-        _Measure("CPU a call", "cores", lambda report: report.server.cpu_cores_per_call, COST),
-        _Measure("memory a call", "bytes", lambda report: report.server.rss_bytes_per_call, MEMORY),
+        _Measure("CPU a call", "cores", cost("cpu_cores_per_call"), COST),
+        _Measure("memory a call", "bytes", cost("rss_bytes_per_call"), MEMORY),
         _Measure("calls held", "count", _held, COST, higher_is_worse=False),
     )
 

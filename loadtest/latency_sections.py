@@ -285,14 +285,18 @@ def machines_section(report: RunReport) -> Markup | None:
         least: float = 1.0,
         from_zero: bool = True,
     ) -> None:
+        curves = tuple(each for each in curves if any(getattr(reading, each[2]) is not None for reading in server))
         columns: list[Values] = [[getattr(reading, field) for reading in server] for _, _, field in curves]
-        if any(value is not None for column in columns for value in column):
+        if columns:
             at, columns = worst_of([reading.at_s for reading in server], columns)
             series = [Series(name, tone, column) for (name, tone, _), column in zip(curves, columns, strict=True)]
             plots.append(_time_figure(report, title, at, series, across, say, least=least, from_zero=from_zero))
 
-    of_server("Server: CPU, in cores", _cores, ("CPU", "one", "cpu_cores"), least=0.1)
+    cores = (("CPU", "one", "cpu_cores"), ("Engine hosts", "two", "hosts_cpu_cores"))
+    of_server("Server: CPU, in cores", _cores, *cores, least=0.1)
     of_server("Server: memory", say_megabytes, ("Resident", "one", "rss_bytes"), least=2e7, from_zero=False)
+    hosts = ("Resident", "one", "hosts_rss_bytes")  # with models: the gateway's own would be a flat line beside it
+    of_server("Server: memory of its engine hosts", say_megabytes, hosts, least=2e7, from_zero=False)
     of_server("Server: loop lag", say_ms, ("Loop lag", "three", "loop_lag_ms"), least=5.0)
     of_server("Server: busiest executor lane", _share, ("Busy", "one", "utilisation"))
     of_server("Server: oldest job that waits", say_ms, ("Waits", "three", "queue_age_ms"), least=5.0)

@@ -101,7 +101,7 @@ class Tally:
         server = self.server
         if server is not None:
             told: Mapping[str, str | None] = {
-                "CPU": None if server.cpu_cores is None else f"{server.cpu_cores:.0%} of a core",
+                "CPU": None if server.all_cpu_cores is None else f"{server.all_cpu_cores:.0%} of a core",
                 "memory": None if server.rss_bytes is None else f"{server.rss_bytes / 2**20:.0f} MiB",
                 "loop lag": None if server.loop_lag_ms is None else _ms(server.loop_lag_ms),
                 "calls": None if server.calls_live is None else f"{server.calls_live:.0f}",

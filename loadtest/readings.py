@@ -61,6 +61,21 @@ class ServerReading(msgspec.Struct, frozen=True, kw_only=True):
     """Of its busiest executor lane, 0 to 1."""
     queue_age_ms: float | None = None
     """How long the oldest job of any lane waits."""
+    hosts_cpu_s: float | None = None
+    """Of its engines' own processes, since they began."""
+    hosts_cpu_cores: float | None = None
+    """Since the last reading."""
+    hosts_rss_bytes: float | None = None
+
+    @property
+    def all_cpu_cores(self) -> float | None:
+        """Of its process, and those of its engines where it tells of them."""
+        return None if self.cpu_cores is None else self.cpu_cores + (self.hosts_cpu_cores or 0.0)
+
+    @property
+    def all_rss_bytes(self) -> float | None:
+        """The same of memory."""
+        return None if self.rss_bytes is None else self.rss_bytes + (self.hosts_rss_bytes or 0.0)
 
 
 class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +85,13 @@ class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
     metrics_url: str | None = None
     readings: tuple[ServerReading, ...] = ()
     cpu_cores_per_call: float | None = None
-    """Mean of CPU over mean of calls up, while at least one was."""
+    """Mean of CPU over mean of calls up, while at least one was; with what its engines' own processes took, where it
+    tells of them."""
     rss_bytes_per_call: float | None = None
-    """Growth from before the run to its largest, over the most calls up."""
+    """Growth from before the run to its largest, over the most calls up; those processes included as well."""
+    hosts_cpu_cores_per_call: float | None = None
+    """What of it is theirs; null where it tells of none."""
+    hosts_rss_bytes_per_call: float | None = None
     scrapes_failed: int = 0
 
 

@@ -80,6 +80,8 @@ def _server(report: RunReport) -> str:
         parts.append(f"{server.cpu_cores_per_call:.2%} of a core a call")
     if server.rss_bytes_per_call is not None:
         parts.append(f"{server.rss_bytes_per_call / 1024:.0f} KiB a call")
+    if parts and server.hosts_cpu_cores_per_call is not None:
+        parts[-1] += " (with its engine hosts)"
     sent = report.lateness.server_send
     if sent is not None and sent.p99 is not None:
         parts.append(f"its own frames left {sent.p99:.1f} ms late (p99)")

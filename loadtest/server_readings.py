@@ -44,6 +44,8 @@ _GAUGES = {
     "calls_live": "offhook_calls_live",
     "calls_refused": "offhook_calls_refused_total",
     "send_late_frames": "offhook_frames_late_total",
+    "hosts_cpu_s": "offhook_host_cpu_seconds_total",
+    "hosts_rss_bytes": "offhook_host_memory_bytes",
 }
 _LAG = "offhook_loop_lag_seconds"
 _LANE_BUSY = "offhook_lane_busy_seconds_total"
@@ -220,18 +222,24 @@ class ServerWatch:
         at_s, values = self._clock(), exposition.values
         passed_s = at_s - self._at_s
         self._at_s = at_s
-        cores = utilisation = None
+        cores = hosts_cores = utilisation = None
         lag = since(before.loop_lag, exposition.loop_lag) if before is not None else {}  # not what was before the run
         if before is not None and passed_s > 0:
-            if "cpu_s" in values and "cpu_s" in before.values:
-                cores = max(0.0, (values["cpu_s"] - before.values["cpu_s"]) / passed_s)
+            cores, hosts_cores = (_grown(name, before.values, values, passed_s) for name in ("cpu_s", "hosts_cpu_s"))
             shares = [
                 (lane.busy_s - before.lanes[name].busy_s) / (passed_s * lane.slots)
                 for name, lane in exposition.lanes.items()
                 if lane.slots and name in before.lanes
             ]
             utilisation = min(1.0, max(0.0, *shares)) if shares else None
-        return ServerReading(at_s=at_s, cpu_cores=cores, utilisation=utilisation, loop_lag_ms=longest_ms(lag), **values)
+        return ServerReading(
+            at_s=at_s,
+            cpu_cores=cores,
+            hosts_cpu_cores=hosts_cores,
+            utilisation=utilisation,
+            loop_lag_ms=longest_ms(lag),
+            **values,
+        )
 
     def _keep(self, reading: ServerReading) -> None:
         self._read += 1
@@ -278,6 +286,11 @@ class _Row(msgspec.Struct, frozen=True):
 
 class _Calls(msgspec.Struct, frozen=True):
     data: list[_Row] = []
+
+
+def _grown(name: str, before: Mapping[str, float], now: Mapping[str, float], passed_s: float) -> float | None:
+    """How much a second; nothing where a process was started anew, and None where it is not told."""
+    return max(0.0, (now[name] - before[name]) / passed_s) if name in now and name in before else None
 
 
 def _why(error: Exception) -> str:

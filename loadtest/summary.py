@@ -193,8 +193,8 @@ def judged(report: RunReport) -> RunReport:
 def level_of(report: RunReport, calls: int, *, held: bool, tries: int = 1) -> Level:
     """One step of a climb, from the report of its run."""
     steady = [reading for reading in report.server.readings if (reading.calls_live or 0) >= 0.9 * report.calls.most_up]
-    cores = [reading.cpu_cores for reading in steady if reading.cpu_cores is not None]
-    sizes = [reading.rss_bytes for reading in report.server.readings if reading.rss_bytes is not None]
+    cores = [used for reading in steady if (used := reading.all_cpu_cores) is not None]
+    sizes = [size for reading in report.server.readings if (size := reading.all_rss_bytes) is not None]
     return Level(
         calls=calls,
         held=held,
@@ -279,13 +279,23 @@ def _lateness(record: Record) -> Lateness:
 def _server(record: Record, ups: Ups) -> ServerReport:
     """With what a call costs it."""
     server = record.server
-    busy = [(r.cpu_cores, ups.at(r.at_s)) for r in server.readings if r.cpu_cores is not None and ups.at(r.at_s)]
-    sizes = [reading.rss_bytes for reading in server.readings if reading.rss_bytes is not None]
-    before = record.base_before.rss_bytes if record.base_before is not None else None
+    readings, before = server.readings, record.base_before
+
+    def cores(name: str) -> float | None:
+        busy = [(used, up) for r in readings if (used := getattr(r, name)) is not None and (up := ups.at(r.at_s))]
+        return sum(used for used, _ in busy) / sum(up for _, up in busy) if busy else None
+
+    def grown(name: str) -> float | None:
+        sizes = [size for reading in readings if (size := getattr(reading, name)) is not None]
+        least = getattr(before, name) if before is not None else None
+        return max(0.0, max(sizes) - least) / ups.most if sizes and ups.most and least else None
+
     return msgspec.structs.replace(
         server,
-        cpu_cores_per_call=sum(cores for cores, _ in busy) / sum(up for _, up in busy) if busy else None,
-        rss_bytes_per_call=max(0.0, max(sizes) - before) / ups.most if sizes and ups.most and before else None,
+        cpu_cores_per_call=cores("all_cpu_cores"),
+        rss_bytes_per_call=grown("all_rss_bytes"),
+        hosts_cpu_cores_per_call=cores("hosts_cpu_cores"),
+        hosts_rss_bytes_per_call=grown("hosts_rss_bytes"),
     )
 
 

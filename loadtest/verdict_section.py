@@ -155,6 +155,7 @@ def _server(report: RunReport) -> Markup:
     if cores is None:
         return _figure("Server’s CPU per call", None, "it told nothing of itself", None)
     note = "of a core" if memory is None else f"of a core, and {memory / 1e6:.2f} MB"
+    note += "; with its engine hosts" if report.server.hosts_cpu_cores_per_call is not None else ""
     return _figure("Server’s CPU per call", f"{number(100 * cores)} %", note, None)
 
 

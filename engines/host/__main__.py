@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,10 +85,18 @@ class _Place(InProcess):
         executor = self._executor
         lanes = {name: Lane(*dataclasses.astuple(lane)) for name, lane in self.lanes().items()}
         if executor is None:
-            return Vitals(footprint_bytes(), lanes=lanes)
+            return Vitals(footprint_bytes(), lanes=lanes, cpu_s=time.process_time())
         snapshot = executor.snapshot
         device_bytes = snapshot.active_bytes + snapshot.cache_bytes
-        return Vitals(footprint_bytes(), device_bytes, executor.trouble, self._dead, snapshot.overload, lanes)
+        return Vitals(
+            footprint_bytes(),
+            device_bytes,
+            executor.trouble,
+            self._dead,
+            snapshot.overload,
+            lanes,
+            time.process_time(),
+        )
 
     def _died(self, code: str, message: str) -> None:
         self._dead = True

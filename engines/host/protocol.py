@@ -273,6 +273,8 @@ class Vitals(msgspec.Struct, frozen=True, array_like=True):
     overload: int = 0
     """An :class:`engines.api.Overload`, as its own schedulers see it."""
     lanes: dict[str, Lane] = {}
+    cpu_s: float = 0.0
+    """User and system time of the process, since it began."""
 
 
 class Pong(_Message, frozen=True):

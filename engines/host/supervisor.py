@@ -107,6 +107,7 @@ class Host:
             pid=self.pid,
             reason=reason,
             lanes={} if pong is None else {name: _lane(lane) for name, lane in pong.vitals.lanes.items()},
+            cpu_s=pong.vitals.cpu_s if pong is not None else 0.0,
         )
 
     @property

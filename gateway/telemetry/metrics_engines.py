@@ -38,6 +38,7 @@ def _hosts(health: EngineHealth) -> Iterator[Metric]:
     up = GaugeMetricFamily("offhook_host_up", "1 while all engines of the host take requests", labels=["host"])
     restarts = CounterMetricFamily("offhook_host_restarts", "Times the host was started again", labels=["host"])
     memory = GaugeMetricFamily("offhook_host_memory_bytes", "Physical memory of the host", labels=["host"])
+    cpu = CounterMetricFamily("offhook_host_cpu_seconds", "User and system CPU time of the host", labels=["host"])
     device = GaugeMetricFamily("offhook_host_device_bytes", "Memory that MLX holds", labels=["host"])
     waiting = GaugeMetricFamily("offhook_host_waiting_jobs", "Jobs without a first answer yet", labels=["host"])
     for name, host in health.hosts.items():
@@ -45,8 +46,9 @@ def _hosts(health: EngineHealth) -> Iterator[Metric]:
         restarts.add_metric([name], host.restarts)
         device.add_metric([name], host.device_bytes)
         memory.add_metric([name], host.memory_bytes)
+        cpu.add_metric([name], host.cpu_s)
         waiting.add_metric([name], host.waiting)
-    yield from (up, restarts, memory, device, waiting)
+    yield from (up, restarts, memory, cpu, device, waiting)
 
 
 def _lanes(lanes: dict[tuple[str, str], LaneHealth]) -> Iterator[Metric]:

@@ -303,9 +303,12 @@ def machine() -> Row:
         "Why: the machine",
         [
             Panel(
-                "Cores in use by the gateway",
-                "Is its one core full? Engine hosts are processes of their own.",
-                [Query(total(rate("process_cpu_seconds_total"), "instance"), "{{instance}}")],
+                "Cores in use",
+                "Is the gateway's one core full? Engine hosts are processes of their own.",
+                [
+                    Query(total(rate("process_cpu_seconds_total"), "instance"), "{{instance}} gateway"),
+                    Query(total(rate("offhook_host_cpu_seconds_total"), "instance, host"), "{{instance}} {{host}}"),
+                ],
             ),
             Panel(
                 "Memory",

@@ -354,7 +354,10 @@ async def test_a_change_of_load_reaches_the_calls_that_are_up(monkeypatch: pytes
 
 
 async def test_operators_see_every_host() -> None:
-    hosts = {"mlx": HostHealth(up=False, restarts=3, memory_bytes=1_000, waiting=2), "cpu": HostHealth(up=True)}
+    hosts = {
+        "mlx": HostHealth(up=False, restarts=3, memory_bytes=1_000, waiting=2, cpu_s=2.5),
+        "cpu": HostHealth(up=True),
+    }
     failed = {("llm", "mine"): 4}
     how = EngineHealth(False, "x", Overload.SHORT_CLAUSES, hosts=hosts, failed_requests=failed)
     async with with_health(lambda: how) as (client, _):
@@ -365,6 +368,7 @@ async def test_operators_see_every_host() -> None:
         'offhook_host_up{host="cpu"} 1.0',
         'offhook_host_restarts_total{host="mlx"} 3.0',
         'offhook_host_memory_bytes{host="mlx"} 1000.0',
+        'offhook_host_cpu_seconds_total{host="mlx"} 2.5',
         'offhook_host_waiting_jobs{host="mlx"} 2.0',
         'offhook_backend_failures_total{backend="mine",stage="llm"} 4.0',
     ):

@@ -89,6 +89,13 @@ def test_each_measure_has_its_tolerance(worse: dict[str, object], name: str, sti
     assert name in verdict.reasons[-1]
 
 
+def test_what_engine_hosts_cost_is_compared_with_a_run_that_was_told_of_them() -> None:
+    whole = ServerReport(cpu_cores_per_call=0.054, hosts_cpu_cores_per_call=0.05, rss_bytes_per_call=400e3)
+    assert regressions(run(server=whole)) == []
+    worse = ServerReport(cpu_cores_per_call=0.064, hosts_cpu_cores_per_call=0.06, rss_bytes_per_call=400e3)
+    assert regressions(run(server=worse), run(server=whole)) == ["CPU a call"]
+
+
 def test_a_server_that_became_30_ms_later_is_caught_where_engines_are_scripted() -> None:
     slower = run(latency_ms=latency(730.0, 930.0))
     assert regressions(slower) == ["voice to voice p50"]

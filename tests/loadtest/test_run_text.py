@@ -35,6 +35,13 @@ def test_a_climb_says_whose_numbers_follow() -> None:
     assert "capacity       none found (1 calls were not held); the numbers below are of the last level" in none
 
 
+def test_what_a_call_costs_says_whether_engine_hosts_are_in_it() -> None:
+    alone = ServerReport(cpu_cores_per_call=0.01, rss_bytes_per_call=2048.0)
+    assert "server         1.00% of a core a call, 2 KiB a call" in to_text(replace(smoke(), server=alone))
+    told = to_text(replace(smoke(), server=replace(alone, hosts_cpu_cores_per_call=0.005)))
+    assert "1.00% of a core a call, 2 KiB a call (with its engine hosts)" in told
+
+
 def test_a_server_that_told_nothing_has_no_line() -> None:
     told = replace(smoke(), server=ServerReport(), lateness=Lateness())
     assert "\nserver" not in to_text(told)

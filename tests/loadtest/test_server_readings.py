@@ -41,6 +41,10 @@ offhook_lane_busy_seconds_total{host="cpu",lane="cpu"} 7.5
 offhook_lane_slots{host="cpu",lane="cpu"} 2.0
 offhook_lane_queue_age_seconds{host="cpu",lane="cpu"} 0.25
 offhook_tasks 12.0
+offhook_host_cpu_seconds_total{host="cpu"} 4.0
+offhook_host_cpu_seconds_total{host="mlx"} 6.0
+offhook_host_memory_bytes{host="cpu"} 1.0e+09
+offhook_host_memory_bytes{host="mlx"} 2.0e+09
 process_cpu_seconds_total 1.5
 process_resident_memory_bytes 1.0e+08
 process_threads 4.0
@@ -85,6 +89,8 @@ def test_what_is_known_is_taken_and_the_rest_left() -> None:
             "send_late_frames": 4,
             "queue_age_ms": 250,
             "tasks": 12,
+            "hosts_cpu_s": 10,
+            "hosts_rss_bytes": 3e9,
             "cpu_s": 1.5,
             "rss_bytes": 1e8,
             "threads": 4,
@@ -126,13 +132,14 @@ def test_where_a_server_would_have_its_metrics(url: str, where: str | None) -> N
 
 
 async def test_readings_tell_what_happened_since_the_last() -> None:
-    cpu_s, busy_s = iter((1.5, 2.5, 2.75)), iter((7.5, 8.5, 12.5))
+    cpu_s, busy_s, host_s = iter((1.5, 2.5, 2.75)), iter((7.5, 8.5, 12.5)), iter((6.0, 9.0, 1.0))
     seen: list[str | None] = []
 
     def answer(path: str, headers: dict[str, str]) -> Answer:
         assert path == "/metrics"
         seen.append(headers.get("authorization"))
         text = METRICS.replace("process_cpu_seconds_total 1.5", f"process_cpu_seconds_total {next(cpu_s)}")
+        text = text.replace('{host="mlx"} 6.0', f'{{host="mlx"}} {next(host_s)}')
         return 200, text.replace('lane="cpu"} 7.5', f'lane="cpu"}} {next(busy_s)}')
 
     clock = Clock()
@@ -146,6 +153,9 @@ async def test_readings_tell_what_happened_since_the_last() -> None:
     assert (base.cpu_cores, base.utilisation, base.loop_lag_ms, base.calls_live) == (None, None, None, 3)
     assert [reading.at_s for reading in watch.readings] == [2.0, 2.5]
     assert [reading.cpu_cores for reading in watch.readings] == [0.5, 0.5]
+    assert [reading.hosts_cpu_cores for reading in watch.readings] == [1.5, 0.0]  # one was started anew
+    assert [reading.all_cpu_cores for reading in watch.readings] == [2.0, 0.5]
+    assert (base.hosts_rss_bytes, base.all_rss_bytes) == (3e9, 3.1e9)
     assert [reading.utilisation for reading in watch.readings] == [0.25, 1.0]
     assert watch.readings[0].loop_lag_ms is None  # nothing new in it
     assert watch.info["fake"] == "true"

@@ -137,6 +137,19 @@ def test_what_a_call_costs_the_server() -> None:
     assert run.server.cpu_cores_per_call == pytest.approx(0.03)
     assert run.server.rss_bytes_per_call == pytest.approx(0.5e6)
     assert run.fake_engines is True
+    assert run.server.hosts_cpu_cores_per_call is None
+    hosts = tuple(
+        msgspec.structs.replace(
+            reading, hosts_cpu_cores=0.5 if 10 <= reading.at_s < 20 else 0.0, hosts_rss_bytes=3e9 + 1e6 * reading.at_s
+        )
+        for reading in readings
+    )
+    before = msgspec.structs.replace(READING, hosts_rss_bytes=3e9)
+    run = report(calls, server=msgspec.structs.replace(server, readings=hosts), base_before=before, base_after=READING)
+    assert run.server.cpu_cores_per_call == pytest.approx(0.08)
+    assert run.server.hosts_cpu_cores_per_call == pytest.approx(0.05)
+    assert run.server.rss_bytes_per_call == pytest.approx(3.4e6)
+    assert run.server.hosts_rss_bytes_per_call == pytest.approx(2.9e6)
     unknown = report(calls)
     assert (unknown.server.cpu_cores_per_call, unknown.server.rss_bytes_per_call) == (None, None)
 

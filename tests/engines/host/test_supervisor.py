@@ -66,6 +66,7 @@ async def all_three() -> None:
         pid = host.pid
         assert pid is not None
         await until(lambda: place.health().hosts["cpu"].memory_bytes > 10 << 20)
+        assert place.health().hosts["cpu"].cpu_s > 0
         assert place.health().hosts["cpu"].pid == pid
         await llm.close()
         assert not llm.available
