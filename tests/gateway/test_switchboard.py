@@ -162,7 +162,7 @@ async def test_calls_are_listed_while_they_live_and_kept_when_they_end() -> None
 @virtual
 async def test_calls_that_come_at_once_are_set_up_one_after_another_with_a_turn_for_everybody_else_between() -> None:
     switchboard = board(12)
-    over = asyncio.Event()
+    all_in, over = asyncio.Event(), asyncio.Event()
     admitted_in: list[int] = []
     refused_in: list[int] = []
 
@@ -170,14 +170,15 @@ async def test_calls_that_come_at_once_are_set_up_one_after_another_with_a_turn_
         try:
             with await switchboard.admit():
                 admitted_in.append(counted.turns)
+                if len(admitted_in) == 12:
+                    all_in.set()
                 await over.wait()
         except Busy:
             refused_in.append(counted.turns)
 
     async with others() as counted:
         coming = [asyncio.create_task(come(counted)) for _ in range(14)]
-        while len(admitted_in) < 12:
-            await asyncio.sleep(0)
+        await all_in.wait()
         over.set()
         await asyncio.gather(*coming)
     assert admitted_in == sorted(set(admitted_in))
