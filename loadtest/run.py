@@ -131,6 +131,8 @@ class _Run:
         self._record = RunRecord()
         self._start_s = time.monotonic()
         key = plan.job.key if same_host(plan.metrics_url, plan.job.urls) else None
+        if plan.metrics_url is not None and key != plan.job.key:
+            self._record.notes.append("the key was not told to the host of --metrics: calls go to another")
         self._watch = ServerWatch(plan.metrics_url, key, self._now_s)
         self._tally = Tally(plan.job.name, len(plan.arrivals), plan.length_s)
         self._seconds: dict[int, GeneratorReading] = {}

@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable
+from dataclasses import replace
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -188,6 +190,23 @@ async def test_the_server_is_read_and_asked_about_the_worst_calls() -> None:
     assert record.server.readings[0].calls_live == 3
     assert list(record.stages_s) == ["decision"]
     assert record.stages == {1: (StageTimes(decision_ms=500),)}
+
+
+@pytest.mark.parametrize(("called", "told"), [("127.0.0.1", "Bearer secret"), ("elsewhere.example", None)])
+async def test_the_key_goes_to_no_host_but_those_that_are_called(called: str, told: str | None) -> None:
+    seen: set[str | None] = set()
+
+    def answer(path: str, headers: dict[str, str]) -> tuple[int, str]:
+        seen.add(headers.get("authorization"))
+        return 200, METRICS
+
+    async with http_server(answer) as url:
+        planned = plan("say(Ready())\nhear()\nfinish()", metrics=f"{url}/metrics")
+        job = msgspec.structs.replace(planned.job, key="secret", urls=(f"ws://{called}:1/",))
+        record = await held(replace(planned, job=job))
+    assert seen == {told}
+    untold = ["the key was not told to the host of --metrics: calls go to another"]
+    assert record.notes == ([] if told is not None else untold)
 
 
 async def test_a_server_that_tells_nothing_is_a_note() -> None:
