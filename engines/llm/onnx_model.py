@@ -1,8 +1,8 @@
 """SmolLM2's weights on onnxruntime, with the keys and values of recent prompts kept: prompt ids in, reply ids out, on
 the calling thread.
 
-A step is memory-bound: int8 weights read once, 9 ms of a core where CTranslate2 takes 23 (its int8 product packs the
-weights anew at every call). A prompt is computed from the first token on that none of the kept prompts begins with: a
+A step is memory-bound: int8 weights read once, 9 ms of a core where CTranslate2 takes 23 (presumably it packs
+them anew for each product). A prompt is computed from the first token on that none of the kept prompts begins with: a
 turn computes its new words, and all calls share one reading of a system prompt.
 """
 
