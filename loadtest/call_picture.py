@@ -166,7 +166,7 @@ def _waits(call: CallOutcome, clip: Clip, across: Axis, expect: dict[str, float 
             place = {"x": _share(left), "width": _share(max(right - left, 0.002)), "y": f"{y}%", "height": "6%"}
             drawn.append(tag("rect", tag("title", tip), class_=tone, rx="2", **place))
             if name == "answer":
-                edge = right > 0.9
+                edge = right > 0.95  # where the label has no room any more; earlier, it meets the one before
                 at = {"x": _share(left if edge else right), "dx": "-4" if edge else "4"}
                 at["text_anchor"] = "end" if edge else "start"
                 text = f"{'! ' if bad else ''}{say_ms(length)}"

@@ -9,6 +9,7 @@ says that the generators were the limit.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 GOODPUT = 0.99
 LATE_SHARE = 0.001
@@ -72,15 +73,16 @@ class Climb:
                 self.void_at = level
         self._next = self._after() if self._levels < MAX_LEVELS else None
 
-    def stopped_by(self) -> str:
-        """Why the climb ended, for a person."""
+    def stopped_by(self, faults: Mapping[str, int] | None = None) -> str:
+        """Why the climb ended, for a person. ``faults``: of the level that broke, calls by fault."""
         if self._next is not None:
             return "it was interrupted"
         if self.broke is None and self.void_at is None:
             return f"{self.best} calls were held, and more were not asked for"
         if self.void_at is not None and (self.broke is None or self.void_at < self.broke):
             return f"at {self.void_at} calls the load test itself was late: the server may hold more"
-        return f"{self.broke} calls were not held"
+        told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in list((faults or {}).items())[:4])
+        return f"{self.broke} calls were not held{f': {told}' if told else ''}"
 
     def _after(self) -> int | None:
         best = self.best or 0

@@ -121,8 +121,7 @@ def capacity_section(report: RunReport) -> Markup | None:
     if knee is None:
         return None
     levels = sorted(knee.levels, key=lambda level: level.calls)
-    broke = f" {knee.broke} were too many." if knee.broke is not None else " No level was too much."
-    told = f"{knee.held} calls at once were held.{broke}" if knee.held else f"No level was held.{broke}"
+    told = f"{knee.held} calls at once were held." if knee.held else "No level was held."
     title = tag("p", tag("strong", told), f" {knee.stopped_by}" if knee.stopped_by else None, class_="lead")
     plots = tag("div", *_knee_plots(levels, knee.held), class_="grid-of-plots") if len(levels) > 1 else None
     return section(

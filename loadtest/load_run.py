@@ -109,7 +109,8 @@ class LoadRun:
                     beyond = report.broken_off  # nobody is there: fewer calls would fail as well
                     break
         assert report is not None
-        stopped_by = beyond or climb.stopped_by()
+        broke = next((level for level in levels if level.calls == climb.broke and not (level.held or level.void)), None)
+        stopped_by = beyond or climb.stopped_by(broke.faults if broke is not None else None)
         knee = Knee(held=climb.best or 0, broke=climb.broke, levels=tuple(levels), stopped_by=stopped_by)
         interrupted = beyond is None and climb.next_level() is not None
         return judged(msgspec.structs.replace(best or report, knee=knee, interrupted=interrupted))

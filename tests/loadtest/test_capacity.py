@@ -21,6 +21,7 @@ def test_levels_double_and_then_close_in() -> None:
     assert levels == [10, 20, 40, 80, 160, 120, 100, 110]
     assert (found.best, found.broke) == (100, 110)
     assert found.stopped_by() == "110 calls were not held"
+    assert found.stopped_by({"slow_answer": 7, "refused": 2}) == "110 calls were not held: slow answer 7, refused 2"
 
 
 @given(st.integers(1, 9_000), st.integers(1, 500))
