@@ -60,3 +60,23 @@ async def test_silero_hears_code_words_from_their_first_note_to_their_last(chain
     assert min(voiced) > 0.85
     assert max(onsets_ms) < 100
     assert max(np.abs(ends_ms)) < 200
+
+
+async def test_silero_never_misses_so_much_inside_a_word_that_a_turn_ends_there() -> None:
+    """Whatever came before: words between silences of several lengths, in its windows at several places."""
+    vad = SileroVad(await asyncio.to_thread(fetch.ensure, "silero-vad"))
+    await vad.start()
+    worst_ms = 0
+    try:
+        for number in (27, 36, 41, 66, 72, 80, 108, 500, 2222, 4000):
+            word = speak(code_word(number), RATE_HZ)
+            for silence_samples in (35_000, 48_090, 57_333):
+                gap = np.zeros(silence_samples, np.int16)
+                low = np.array(await scores_of(vad, np.concatenate([gap, word, gap, word, gap]))) < 0.5
+                for begins in (len(gap), 2 * len(gap) + len(word)):
+                    inside = low[begins // WINDOW_SAMPLES + 1 : (begins + len(word)) // WINDOW_SAMPLES - 1]
+                    runs = np.diff(np.flatnonzero(np.concatenate(([True], ~inside, [True])))) - 1
+                    worst_ms = max(worst_ms, int(runs.max()) * WINDOW_SAMPLES * 1000 // RATE_HZ)
+    finally:
+        await vad.close()
+    assert worst_ms <= 200  # agents end a turn at 300
