@@ -14,6 +14,8 @@ MIN_LENGTH_S = 120.0
 
 _HOUR_S = 3_600.0
 _TWO_SIDED_95 = 1.96
+_APART = 0.05
+"""Of their spread: less, and time and calls are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +71,44 @@ def slope_of(points: Sequence[tuple[float, float]], allowance: Allowance) -> Slo
     )
 
 
+def at_equal_load(readings: Sequence[ServerReading], name: str) -> list[tuple[float, float]]:
+    """(seconds, value) of one reading as it would be with the mean number of calls up: less what each call more goes
+    with, by least squares on time and calls together. Where the two move together (or nobody tells how many calls are
+    up) neither can be told from the other, and the values are left as they are."""
+    known = [
+        (reading.at_s, value, reading.calls_live)
+        for reading in readings
+        if (value := getattr(reading, name)) is not None
+    ]
+    points = [(at_s, value) for at_s, value, _ in known]
+    told = [(at_s, value, calls) for at_s, value, calls in known if calls is not None]
+    if not told or len(told) < len(known):
+        return points
+    count = len(told)
+    middle_s, mean, usual = (sum(column) / count for column in zip(*told, strict=True))
+    moments = [(at_s - middle_s, each - mean, calls - usual) for at_s, each, calls in told]
+    by_time, by_calls = sum(t * t for t, _, _ in moments), sum(c * c for _, _, c in moments)
+    together = sum(t * c for t, _, c in moments)
+    apart = by_time * by_calls - together * together
+    if apart <= _APART * by_time * by_calls:
+        return points
+    with_calls, with_time = sum(v * c for _, v, c in moments), sum(v * t for t, v, _ in moments)
+    a_call = (with_calls * by_time - with_time * together) / apart
+    return [(at_s, each - a_call * (calls - usual)) for at_s, each, calls in told]
+
+
 def slopes_of(
     readings: Sequence[ServerReading], latencies: Sequence[tuple[float, float]], steady: tuple[float, float]
 ) -> dict[str, Slope]:
     """Of the server's readings and of voice-to-voice latencies (seconds of the run, ms) within ``steady``, the seconds
-    in which the same number of calls was up; nothing of what was not told."""
-    series = {
-        name: [(reading.at_s, value) for reading in readings if (value := getattr(reading, name)) is not None]
-        for name in ("rss_bytes", "fds", "tasks", "threads")
-    }
-    series["voice_to_voice_ms"] = list(latencies)
+    in which calls were up as planned; nothing of what was not told. What a call that is up holds is no growth: the
+    readings are brought to the same number of calls (:func:`at_equal_load`)."""
+    steadily = [reading for reading in readings if steady[0] <= reading.at_s <= steady[1]]
+    series = {name: at_equal_load(steadily, name) for name in ("rss_bytes", "fds", "tasks", "threads")}
+    series["voice_to_voice_ms"] = [point for point in latencies if steady[0] <= point[0] <= steady[1]]
     slopes: dict[str, Slope] = {}
     for name, points in series.items():
-        slope = slope_of([point for point in points if steady[0] <= point[0] <= steady[1]], ALLOWED[name])
+        slope = slope_of(points, ALLOWED[name])
         if slope is not None:
             slopes[name] = slope
     return slopes

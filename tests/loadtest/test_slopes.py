@@ -65,3 +65,37 @@ def test_only_what_was_told_within_the_steady_part() -> None:
     assert set(slopes) == {"rss_bytes", "voice_to_voice_ms"}
     assert (slopes["rss_bytes"].from_s, slopes["rss_bytes"].to_s) == (100, 300)
     assert slopes["voice_to_voice_ms"].flat is True
+
+
+def held(live: list[float], leak_per_hour: float = 0.0) -> list[ServerReading]:
+    """One descriptor a call that is up, and a leak beside."""
+    return [
+        ServerReading(at_s=float(s), fds=20 + calls + leak_per_hour * s / 3600, calls_live=calls)
+        for s, calls in enumerate(live)
+    ]
+
+
+def arrivals(growing: float) -> list[float]:
+    """Calls up: Poisson, by chance more towards the end."""
+    chance = np.random.default_rng(5)
+    return [float(chance.poisson(6 + growing * s / 3600)) for s in range(3600)]
+
+
+def test_more_calls_at_the_end_are_no_leak() -> None:
+    by_chance = slopes_of(held(arrivals(growing=2)), [], (0, 3600))["fds"]
+    assert by_chance.per_hour == pytest.approx(0, abs=1e-6)
+    assert by_chance.flat is True
+    leaking = slopes_of(held(arrivals(growing=-4), leak_per_hour=5), [], (0, 3600))["fds"]
+    assert leaking.per_hour == pytest.approx(5, abs=1e-6)
+    assert leaking.flat is False
+
+
+def test_where_calls_grow_with_time_alone_neither_is_told_from_the_other() -> None:
+    climbing = slopes_of(held([s / 60 for s in range(3600)]), [], (0, 3600))["fds"]
+    assert climbing.per_hour == pytest.approx(60)
+    assert climbing.flat is False
+
+
+def test_readings_without_calls_are_left_as_they_are() -> None:
+    readings = [ServerReading(at_s=float(s), fds=20 + s / 60) for s in range(600)]
+    assert slopes_of(readings, [], (0, 600))["fds"].per_hour == pytest.approx(60)
