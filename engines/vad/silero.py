@@ -251,13 +251,18 @@ class SileroVad:
 
     def _worker(self) -> None:
         while self._wakes.get():
-            while batch := self._next_batch():
-                results = self._score(batch)
-                goes_on = self._count(results)
-                self._hand_over(results)  # after it is known who sees to what is ready: this thread, or the loop
-                if not goes_on:
-                    break
-            del batch
+            while self._serve_batch():
+                pass
+
+    def _serve_batch(self) -> bool:
+        """Returns whether the worker goes on. A function of its own: while the thread waits it holds no call."""
+        batch = self._next_batch()
+        if not batch:
+            return False
+        results = self._score(batch)
+        goes_on = self._count(results)
+        self._hand_over(results)  # after it is known who sees to what is ready: this thread, or the loop
+        return goes_on
 
     def _next_batch(self) -> list[tuple[SileroStream, list[Pcm16], int]]:
         """At most one window of each waiting call, longest waiting first; if there is none, the worker sleeps."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -415,3 +417,19 @@ async def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.Monkey
     with pytest.raises(EngineError, match=r"\.\[embedded\]") as caught:
         await SileroVad(tmp_path).start()
     assert caught.value.code == "missing_extra"
+
+
+async def test_a_thread_that_waits_holds_no_call() -> None:
+    model = StandIn()
+    async with started(model) as vad:
+        heard = Heard()
+        stream = vad.open(heard)
+        stream.feed(level(0.5))
+        await heard.wait_for(1)
+        stream.close()
+        gone = weakref.ref(heard)
+        del stream, heard
+        async with asyncio.timeout(WAIT_S):
+            while gone() is not None:
+                gc.collect()
+                await asyncio.sleep(0.01)
