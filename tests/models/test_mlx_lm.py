@@ -68,7 +68,8 @@ async def test_three_turns_make_sense_and_prefill_only_what_is_new(model: MlxLan
         texts.append(text)
         print(f"turn {epoch + 1}: {usage} {text!r}")
     assert "Paris" in texts[0]
-    assert counts[0].prefilled_tokens == counts[0].prompt_tokens
+    # All of it, or what follows the instructions if another test's call had them read already.
+    assert 10 <= counts[0].prefilled_tokens <= counts[0].prompt_tokens
     for usage in counts[1:]:
         # The question (10 tokens at most), the template around it, and the token or two at the cut.
         assert usage.prefilled_tokens <= 24 < usage.prompt_tokens
