@@ -21,6 +21,7 @@ from loadtest.address import CallAddress, call_address, shown_url
 from loadtest.call import SLOT_MS, CallPlan, CallTape, MediaRoute, PhoneOptions, Transport
 from loadtest.hearing import hear_spans, open_hearing
 from loadtest.measure import Span, TurnMark, TurnTiming, measure_turns, voiced_spans
+from loadtest.phone_options import AuthToken, Codec, Parameters, Password, SignedUrl, User
 from loadtest.placing import place_planned_call
 from loadtest.report import CallReport, GreetingReport, TurnReport, to_json, to_text
 from loadtest.script import Interrupt, Patience, Step, conversation
@@ -276,20 +277,12 @@ def add_call_command(app: typer.Typer, hearing_model: Callable[[], Path | None])
             str, typer.Option(help="Which voice speaks the shipped lines: slt, rms or awb.")
         ] = DEFAULT_VOICE,
         caller: Annotated[str | None, typer.Option(help="The number that calls (phones).")] = None,
-        user: Annotated[str | None, typer.Option(help="SIP: who answers a challenge (default: the caller).")] = None,
-        password: Annotated[
-            str | None, typer.Option(envvar="OFFHOOK_SIP_PASSWORD", help="SIP: answers a challenge.")
-        ] = None,
-        codec: Annotated[str | None, typer.Option(help="SIP: offer pcmu or pcma only.")] = None,
-        parameter: Annotated[
-            list[str] | None, typer.Option(help="Twilio: NAME=VALUE of the stream; may be given several times.")
-        ] = None,
-        auth_token: Annotated[
-            str | None, typer.Option(envvar="TWILIO_AUTH_TOKEN", help="Twilio: signs the stream's upgrade.")
-        ] = None,
-        signed_url: Annotated[
-            str | None, typer.Option(help="Twilio: the public address that is signed, if it is not the one called.")
-        ] = None,
+        user: User = None,
+        password: Password = None,
+        codec: Codec = None,
+        parameter: Parameters = None,
+        auth_token: AuthToken = None,
+        signed_url: SignedUrl = None,
     ) -> None:
         """Call an agent, speak to it in real time, and report what was heard and how fast."""
         if barge_in_after is not None and barge_in_say is None and barge_in_press is None:

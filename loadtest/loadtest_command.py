@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from loadtest.phone_options import AuthToken, Codec, Parameters, Password, SignedUrl, User
 from loadtest.run_options import ClimbOptions, ReportOptions, RunOptions
 
 
@@ -66,20 +67,12 @@ def loadtest(
     caller: Annotated[
         str | None, typer.Option(help="The number that calls (phones); by default another of each call.")
     ] = None,
-    user: Annotated[str | None, typer.Option(help="SIP: who answers a challenge (default: the caller).")] = None,
-    password: Annotated[
-        str | None, typer.Option(envvar="OFFHOOK_SIP_PASSWORD", help="SIP: answers a challenge.")
-    ] = None,
-    codec: Annotated[str | None, typer.Option(help="SIP: offer pcmu or pcma only.")] = None,
-    parameter: Annotated[
-        list[str] | None, typer.Option(help="Twilio: NAME=VALUE of each stream; may be given several times.")
-    ] = None,
-    auth_token: Annotated[
-        str | None, typer.Option(envvar="TWILIO_AUTH_TOKEN", help="Twilio: signs the streams' upgrades.")
-    ] = None,
-    signed_url: Annotated[
-        str | None, typer.Option(help="Twilio: the public address that is signed, if it is not the one called.")
-    ] = None,
+    user: User = None,
+    password: Password = None,
+    codec: Codec = None,
+    parameter: Parameters = None,
+    auth_token: AuthToken = None,
+    signed_url: SignedUrl = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Place many calls by a scenario, report how they went, and judge the server by that.
