@@ -119,8 +119,10 @@ def summarise(facts: RunFacts, record: Record) -> RunReport:
     points = turn_points(outcomes, ups)
     false_stops, replies = sum(o.false_stops for o in outcomes), sum(o.replies for o in outcomes)
     fake = record.server.info.get("fake")
-    late_most = max(LATE_RATIO, facts.expect.max_late_share or 0.0)
-    spoilt = spoilt_by_callers(outcomes, max(STOOD_STILL_MS, facts.void_p99_ms), GOODPUT, late_most)
+    late_most = late_limit(_expected(facts.expect))
+    spoilt = spoilt_by_callers(
+        outcomes, max(STOOD_STILL_MS, facts.void_p99_ms), GOODPUT, 1.0 if late_most is None else late_most
+    )
     report = RunReport(
         verdict=Verdict.GOOD,
         void_reasons=(
@@ -227,8 +229,8 @@ def _reasons(report: RunReport) -> list[str]:
         reasons.append("every call was refused: none was served")
     if share is None and not report.interrupted:
         reasons.append("no call was held to its end")
-    allowed = max(LATE_RATIO, float(report.expect.get("max_late_share", 0.0)))
-    if report.late_frames_ratio is not None and report.late_frames_ratio >= allowed:
+    allowed = late_limit(report.expect)
+    if allowed is not None and report.late_frames_ratio is not None and report.late_frames_ratio >= allowed:
         reasons.append(f"{report.late_frames_ratio:.2%} of frames were late, {allowed:.2%} or more")
     if report.cross_talk.foreign:
         reasons.append(f"callers heard {report.cross_talk.foreign} code words of other callers")
@@ -257,6 +259,13 @@ def _expected(expect: Expectations) -> dict[str, float | bool]:
         "agent_ends",
     )
     return {name: value for name in names if (value := getattr(expect, name)) is not None}
+
+
+def late_limit(expect: Mapping[str, float | bool]) -> float | None:
+    """The share of late frames from which a run is not good; None where its scenario allows any (``max_late_share:
+    null``)."""
+    share = expect.get("max_late_share")
+    return None if share is None else max(LATE_RATIO, float(share))
 
 
 def _late_generators(generators: Sequence[GeneratorReport], limit_ms: float) -> list[str]:

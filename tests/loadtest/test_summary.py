@@ -93,6 +93,8 @@ def test_late_frames_over_the_whole_run() -> None:
     assert many.reasons == ("0.10% of frames were late, 0.10% or more",)
     impaired = report([outcome(n, frames_due=1_000, frames_late=1) for n in range(100)], Expect(max_late_share=0.02))
     assert impaired.verdict is Verdict.GOOD
+    any_number = report([outcome(n, frames_due=10, frames_late=5) for n in range(100)], Expect(max_late_share=None))
+    assert (any_number.late_frames_ratio, any_number.verdict) == (0.5, Verdict.GOOD)
 
 
 def test_one_foreign_word_spoils_a_run_of_thousands() -> None:
