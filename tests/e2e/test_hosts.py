@@ -121,3 +121,13 @@ async def test_while_nothing_stands_in_new_callers_are_told_at_once() -> None:
             await eventually(lambda: llm.available)
             assert (await call(here, ASKED)).answered
             here.faults.clear()  # uvicorn logs an error of every denial
+
+
+async def test_the_cpu_host_gives_way_to_the_gateway_with_all_its_threads_and_the_mlx_host_does_not() -> None:
+    async with hosts() as place:
+        await asyncio.gather(*(place.engine(spec("llm", name), []).start() for name in ("cpu", "mlx")))
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        for name, expected in (("cpu", min(ours + 10, 19)), ("mlx", ours)):
+            threads = os.listdir(f"/proc/{the_host(place, name).pid}/task")
+            assert len(threads) > 1
+            assert {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in threads} == {expected}, name
