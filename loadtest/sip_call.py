@@ -78,7 +78,7 @@ class SipWire(PhoneWire):
         self._loop = asyncio.get_running_loop()
         self._clock = running_clock()
         self._link = Link(self._on_message, self._on_lost)
-        self._rtp = RtpPort(self._on_first_packet, self._on_key)
+        self._rtp = RtpPort(self._on_first_packet, self._on_key, self._on_unknown)
         self._signalling: SipCaller | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._vanished = self._holding = False
@@ -194,7 +194,7 @@ class SipWire(PhoneWire):
         self._talk_to(remote)
         self._answered_s = self._clock()
         self._encode = ENCODERS[remote.codec]
-        self.ear = self._rtp.listen(remote.codec)
+        self.ear = self._rtp.listen()
 
     def describe(self, offer: str | None) -> str:
         self._version += 1
@@ -263,6 +263,9 @@ class SipWire(PhoneWire):
 
     def _on_key(self, digit: str) -> None:
         self.log.keys_heard += digit
+
+    def _on_unknown(self, payload_type: int) -> None:
+        self.log.note_error(f"packets of payload type {payload_type} came, which was not offered: they are not heard")
 
     def _on_timer(self) -> None:
         if self._signalling is not None:

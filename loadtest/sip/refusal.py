@@ -22,7 +22,7 @@ def refused(message: SipMessage, target: SipUri, *, known: bool) -> CallOver:
             return CallOver(EndCause.FORBIDDEN, said)
         case 404 | 604:
             return CallOver(EndCause.NOT_FOUND, said)
-        case 486 | 503 | 600:
+        case 480 | 486 | 503 | 600 | 603:
             return CallOver(EndCause.BUSY, f"{said}{f' (again in {retry} s)' if retry else ''}")
         case 415 | 488 | 606:
             return CallOver(EndCause.NO_MEDIA, said)

@@ -1,6 +1,8 @@
 """The phone's audio: G.711 in RTP (RFC 3550, 3551) and keys as telephone-events (RFC 4733), one socket a call.
 
-Frames are sent as they are handed over, so whoever speaks keeps the time; what comes goes straight to the ear.
+Frames are sent as they are handed over, so whoever speaks keeps the time; what comes goes straight to the ear. Of the
+codecs that were offered the other end may send any, and change from packet to packet, whichever one it is spoken to in
+(RFC 3264 section 6.1).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import asyncio
 import random
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
 
 from loadtest.call import PHONE_RATE_HZ, SLOT_MS, Key, Pcm16
@@ -27,23 +30,30 @@ _HEADER = struct.Struct(">BBHII")
 _EVENT = struct.Struct(">BBH")
 _VOLUME = 10  # dBm0 below, as phones say
 _END_COPIES = 3
+_EARLY_S = 0.1
+"""Sound may overtake the word that the call is up, by so much. What came before that is early media (a ringing tone, an
+announcement), and was over by then: it is no part of the call, and must not be played late in it."""
 _MAX_EARLY = 100
 _PORT_TRIES = 50
 _FADE = 0.5
+_BY_TYPE = {number: DECODERS[codec] for codec, number in CODECS.items()}
+_SILENCE = b"\xff" * _SLOT_TICKS  # mu-law
+_SILENT_PACKET = bytes([CODECS["pcmu"]]) + _SILENCE
+_COMFORT_NOISE = 13
 
 
 class G711Decoder:
-    """A :class:`loadtest.rtp_playout.Decoding`. A lost packet is the last one again, each time half as loud."""
+    """A :class:`loadtest.rtp_playout.Decoding` of payloads behind their type, one byte. A lost packet is the last one
+    again, each time half as loud."""
 
-    def __init__(self, codec: str) -> None:
-        self._decode = DECODERS[codec]
-        self._last = decode_mulaw(b"\xff" * _SLOT_TICKS)
+    def __init__(self) -> None:
+        self._last = decode_mulaw(_SILENCE)
         self._gain = 1.0
 
     def decode(self, payload: bytes) -> Pcm16:
-        if not payload:
+        if len(payload) < 2:
             raise ValueError("an empty packet")
-        self._last, self._gain = self._decode(payload), 1.0
+        self._last, self._gain = _BY_TYPE[payload[0]](payload[1:]), 1.0
         return self._last
 
     def recover(self, samples: int, following: bytes | None) -> Pcm16:
@@ -53,14 +63,18 @@ class G711Decoder:
 
 
 class RtpPort(asyncio.DatagramProtocol):
-    """Bound before the call, heard through :attr:`ear` from :meth:`listen` on."""
+    """Bound before the call, heard through :attr:`ear` from :meth:`listen` on. ``on_unknown`` is told once of every
+    payload type that this phone can't play."""
 
-    def __init__(self, on_first: Callable[[], None], on_key: Callable[[str], None]) -> None:
+    def __init__(
+        self, on_first: Callable[[], None], on_key: Callable[[str], None], on_unknown: Callable[[int], None]
+    ) -> None:
         self.ear: RtpPlayout | None = None
         self.port = 0
-        self.malformed = 0
         self._on_first = on_first
         self._on_key = on_key
+        self._on_unknown = on_unknown
+        self._unknown: set[int] = set()
         self._clock = running_clock()
         self._transport: asyncio.DatagramTransport | None = None
         self._closed = asyncio.Event()
@@ -72,11 +86,10 @@ class RtpPort(asyncio.DatagramProtocol):
         self._event_timestamp = 0
         self._spoke = False
         self._deaf = False
-        self._early: list[tuple[bytes, float]] = []
+        self._early: deque[tuple[bytes, float]] = deque(maxlen=_MAX_EARLY)
         self._their_ssrc: int | None = None
         self._their_event: int | None = None
         self._audio: tuple[int, int] | None = None
-        self._silence = b""
 
     async def open(self, host: str) -> None:
         """Bind an even port of ``host``. Raises :class:`OSError`."""
@@ -109,14 +122,14 @@ class RtpPort(asyncio.DatagramProtocol):
     def talk_to(self, remote: RemoteMedia) -> None:
         """From here on. An address must be numeric: names are resolved before."""
         self._remote, self._address = remote, (remote.host, remote.port)
-        self._silence = ENCODERS[remote.codec](decode_mulaw(b"\xff" * _SLOT_TICKS))
 
-    def listen(self, codec: str) -> RtpPlayout:
-        """Hear, what came before included."""
-        decoder = G711Decoder(codec)
-        self.ear = RtpPlayout(None, decoder, rate_hz=PHONE_RATE_HZ, clock_hz=PHONE_RATE_HZ, slot_ms=SLOT_MS)
+    def listen(self) -> RtpPlayout:
+        """The call is up: hear, what came just before included."""
+        self.ear = RtpPlayout(None, G711Decoder(), rate_hz=PHONE_RATE_HZ, clock_hz=PHONE_RATE_HZ, slot_ms=SLOT_MS)
+        since_s = self._clock() - _EARLY_S
         for data, at_s in self._early:
-            self._on_packet(data, at_s)
+            if at_s >= since_s:
+                self._on_packet(data, at_s)
         self._early.clear()
         return self.ear
 
@@ -144,8 +157,7 @@ class RtpPort(asyncio.DatagramProtocol):
             return
         now_s = self._clock()
         if self.ear is None:
-            if len(self._early) < _MAX_EARLY:
-                self._early.append((data, now_s))
+            self._early.append((data, now_s))
             return
         self._on_packet(data, now_s)
 
@@ -168,8 +180,7 @@ class RtpPort(asyncio.DatagramProtocol):
     def _on_packet(self, data: bytes, now_s: float) -> None:
         ear, remote = self.ear, self._remote
         if len(data) < 12 or data[0] >> 6 != 2 or ear is None or remote is None:
-            self.malformed += 1
-            return
+            return  # no RTP, as what keeps a NAT's way open
         first, kind, sequence, timestamp, ssrc = _HEADER.unpack_from(data)
         start = 12 + (first & 0x0F) * 4
         if first & 0x10 and len(data) >= start + 4:
@@ -181,15 +192,18 @@ class RtpPort(asyncio.DatagramProtocol):
             else:
                 ear.begin_anew()
             self._their_ssrc, self._audio = ssrc, None
-        if kind & 0x7F == CODECS[remote.codec]:  # our own number for it
+        kind &= 0x7F
+        if kind in _BY_TYPE:  # our own numbers
             self._audio = sequence, timestamp
-            ear.push(sequence, timestamp, payload, now_s)
-        elif kind & 0x7F in (EVENT_TYPE, remote.event_type) and len(payload) >= _EVENT.size:
-            if timestamp != self._their_event:
+            ear.push(sequence, timestamp, bytes([kind]) + payload, now_s)
+            return
+        if kind in (EVENT_TYPE, remote.event_type):
+            if len(payload) >= _EVENT.size and timestamp != self._their_event:
                 self._their_event = timestamp
                 self._on_key(KEYS[payload[0]] if payload[0] < len(KEYS) else "?")
-            if self._audio is not None:  # the ear plays silence for it: its place in the stream is no loss
-                ahead = (sequence - self._audio[0]) & 0xFFFF
-                ear.push(sequence, (self._audio[1] + ahead * _SLOT_TICKS) & 0xFFFFFFFF, self._silence, now_s)
-        else:
-            self.malformed += 1
+        elif kind != _COMFORT_NOISE and kind not in self._unknown:
+            self._unknown.add(kind)
+            self._on_unknown(kind)
+        if self._audio is not None:  # the ear plays silence for it: its place in the stream is no loss
+            ahead = (sequence - self._audio[0]) & 0xFFFF
+            ear.push(sequence, (self._audio[1] + ahead * _SLOT_TICKS) & 0xFFFFFFFF, _SILENT_PACKET, now_s)

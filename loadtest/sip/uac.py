@@ -203,12 +203,12 @@ class SipCaller:
         self.trying_s = now_s if self.trying_s is None else self.trying_s
         if message.status > 100:
             self.ringing_s = now_s if self.ringing_s is None else self.ringing_s
+            self._early_sdp = message.body or self._early_sdp  # some leave it out of the answer (RFC 6337 section 3.1)
         if self.state is State.CANCELLING:
             self._cancel(now_s)
         rseq = message.first("rseq")
         if "100rel" in message.first("require") and rseq.isdecimal() and int(rseq) > self._rseq:
             self._rseq = int(rseq)
-            self._early_sdp = message.body or self._early_sdp  # then the final answer has none (RFC 6337 section 3.1)
             self._dialog.take(message)
             self._in_dialog("PRACK", now_s, [("RAck", f"{rseq} {message.first('cseq')}")])
 

@@ -138,7 +138,9 @@ async def test_a_challenge_that_is_not_met(password: str | None, invites: int, w
     [
         ("403 Forbidden", EndCause.FORBIDDEN),
         ("404 Not Found", EndCause.NOT_FOUND),
+        ("480 Temporarily Unavailable", EndCause.BUSY),
         ("486 Busy Here", EndCause.BUSY),
+        ("603 Decline", EndCause.BUSY),
         ("503 Service Unavailable", EndCause.BUSY),
         ("488 Not Acceptable Here", EndCause.NO_MEDIA),
         ("500 Server Error", EndCause.REFUSED),

@@ -111,6 +111,15 @@ def test_what_rings_too_long_is_cancelled() -> None:
     assert "rang for" in (rig.caller.over.problem or "")
 
 
+def test_an_answer_that_names_no_media_means_those_of_the_183_before_it() -> None:
+    rig = Rig()
+    assert rig.respond(rig.invite, "183 Session Progress", body="early sdp") == []
+    rig.respond(rig.invite, "180 Ringing")
+    assert rig.phone.heard == []
+    (ack,) = rig.respond(rig.invite, "200 OK")
+    assert (ack.method, rig.phone.heard) == ("ACK", ["early sdp"])
+
+
 def test_an_acknowledgement_takes_the_route_and_is_repeated_with_the_answer() -> None:
     rig = Rig()
     (ack,) = rig.respond(rig.invite, "200 OK", body="their sdp")
