@@ -103,6 +103,8 @@ def cross_talk(outcomes: Sequence[CallOutcome]) -> CrossTalk:
     free = sum(o.turns[i].voice_to_voice_ms is None or was_cut(o.turns, i) for o, i in coded if not _own_came(o, i))
     return CrossTalk(
         calls_checked=len({outcome.number for outcome, _ in coded}),
+        words=len({turn.code for turn in _turns(outcomes) if turn.code}),
+        reused_after_s=_reused_after_s(outcomes),
         turns_checked=len(coded),
         own=own,
         lost=len(coded) - own - free,
@@ -156,6 +158,18 @@ def problems_of(outcomes: Sequence[CallOutcome]) -> dict[str, int]:
         if problem
     )
     return dict(counted.most_common(MAX_PROBLEMS))
+
+
+def _reused_after_s(outcomes: Sequence[CallOutcome]) -> float | None:
+    """Less than nothing where two who had the same word were up at one time."""
+    ended_s: dict[str, float] = {}
+    between: list[float] = []
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.offered_s):
+        for word in {turn.code for turn in outcome.turns if turn.code}:
+            if word in ended_s:
+                between.append(outcome.offered_s - ended_s[word])
+            ended_s[word] = max(outcome.ended_s, ended_s.get(word, 0.0))
+    return min(between, default=None)
 
 
 def _own_came(outcome: CallOutcome, index: int) -> bool:

@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 from loadtest.address import CallAddress, call_address
 from loadtest.arrivals import MAX_CALLS, Arrival
 from loadtest.call import CallOver, CallPlan, CallTape, EndCause, Transport, no_call
+from loadtest.code_pool import CodePool
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
 from loadtest.holding import hold_call
 from loadtest.measured_call import OfferedCall
@@ -53,7 +54,10 @@ class GeneratorCalls:
         """Of these, those whose call is over."""
         self._defect: BaseException | None = None
         self._lines: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._plans: dict[int, CallPlan] = {}
+        self._words = CodePool(job.generator, job.generators, job.words_begin)
+        self._wordless = 0
+        self._plans: dict[int, tuple[CallPlan, str | None]] = {}
+        """Of callers that are made, with their code words."""
         self._measurer = Measuring(self._scenario.expect, Path(job.recordings), job.keep)
         self._start_s = 0.0
         self._offered = 0
@@ -71,7 +75,7 @@ class GeneratorCalls:
         for arrival in self._job.arrivals:
             if arrival.at_s > LEAD_S:
                 break
-            self._plans[arrival.number] = await _within(self._making, self._plan, arrival)
+            self._plans[arrival.number] = await self._made(arrival)
         return Ready(notes)
 
     async def run(self, start_s: float, say: Callable[[FromGenerator], None]) -> None:
@@ -134,6 +138,7 @@ class GeneratorCalls:
             offered_late_ms=self._offered_late_s * 1000,
             kept=kept,
             unkept=unkept,
+            wordless=self._wordless,
             broken=dict(self._broken.most_common(10)),
         )
 
@@ -147,20 +152,14 @@ class GeneratorCalls:
 
     async def _call(self, arrival: Arrival, say: Callable[[FromGenerator], None]) -> None:
         """Begun :data:`LEAD_S` before its time."""
-        plan = self._plans.pop(arrival.number, None)
-        if plan is None:
-            plan = await _within(self._making, self._plan, arrival)
-        due_s = self._start_s + arrival.at_s
-        async with contextlib.AsyncExitStack() as line:
-            if arrival.line is not None:
-                lock = self._lines[arrival.line]
-                taken = lock.locked()
-                await line.enter_async_context(lock)
-                due_s = max(due_s, time.monotonic()) if taken else due_s
-            if not await self._wait_until(due_s):
-                return
-            self._offered_late_s = max(self._offered_late_s, time.monotonic() - due_s)
-            finished = await self._place(arrival, plan)
+        plan, code = self._plans.pop(arrival.number, None) or await self._made(arrival)
+        try:
+            finished = await self._finished(arrival, plan)
+        finally:
+            if code is not None:
+                self._words.give_back(code, time.monotonic())
+        if finished is None:
+            return
         task = asyncio.current_task()
         assert task is not None
         self._unmeasured.add(task)
@@ -169,6 +168,26 @@ class GeneratorCalls:
         finally:
             self._unmeasured.discard(task)
         say(Ended(outcome))
+
+    async def _made(self, arrival: Arrival) -> tuple[CallPlan, str | None]:
+        """The caller, and the code word that is its own until it is given back."""
+        code = self._words.take(time.monotonic()) if self._job.codes else None
+        self._wordless += self._job.codes and code is None
+        return await _within(self._making, self._plan, arrival, code), code
+
+    async def _finished(self, arrival: Arrival, plan: CallPlan) -> tuple[OfferedCall, CallTape] | None:
+        """The call, once it is over; None if it is not wanted any more when its time comes."""
+        due_s = self._start_s + arrival.at_s
+        async with contextlib.AsyncExitStack() as line:
+            if arrival.line is not None:
+                lock = self._lines[arrival.line]
+                taken = lock.locked()
+                await line.enter_async_context(lock)
+                due_s = max(due_s, time.monotonic()) if taken else due_s
+            if not await self._wait_until(due_s):
+                return None
+            self._offered_late_s = max(self._offered_late_s, time.monotonic() - due_s)
+            return await self._place(arrival, plan)
 
     async def _place(self, arrival: Arrival, plan: CallPlan) -> tuple[OfferedCall, CallTape]:
         offered_s = time.monotonic() - self._start_s
@@ -202,9 +221,9 @@ class GeneratorCalls:
         notes = [note for rate_hz in sorted(rates) for note in self._scenario.prepare(rate_hz, codes=self._job.codes)]
         return tuple(dict.fromkeys(notes))
 
-    def _plan(self, arrival: Arrival) -> CallPlan:
+    def _plan(self, arrival: Arrival, code: str | None) -> CallPlan:
         job, address = self._job, self._address(arrival)
-        caller = self._scenario.caller(arrival.number, job.seed, address.rate_hz, address.transport, codes=job.codes)
+        caller = self._scenario.caller(arrival.number, job.seed, address.rate_hz, address.transport, code=code)
         return CallPlan(
             job.urls[arrival.number % len(job.urls)],
             caller.steps,

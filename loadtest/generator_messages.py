@@ -29,6 +29,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """Without a ``caller`` each call has a number of its own."""
     codes: bool = False
     """Callers say code words: the server's engines say them back."""
+    generator: int = 0
+    """The number of this one, of ``generators``: which of the words are its own."""
+    generators: int = 1
+    words_begin: int = 0
+    """Words before this were used on this server a moment ago."""
     arrivals: tuple[Arrival, ...] = ()
     recordings: str
     """The folder for the audio of the worst calls."""
@@ -97,6 +102,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """Of the worst calls by number: the name of the WAV in the folder."""
     unkept: str | None = None
     """Why the audio of a call was not kept, if one's should have been."""
+    wordless: int = 0
+    """Callers who should have had a code word, and for whom none was free."""
     broken: dict[str, int] = {}
     """Defects of callers, and how many calls each cost."""
 

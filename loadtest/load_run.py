@@ -40,8 +40,9 @@ class LoadRun:
     progress: Progress
     interruption: Interruption
 
-    async def once(self, calls: int | None = None, recordings: Path | None = None) -> RunReport:
-        """``calls`` at once, audio to ``recordings``, in place of what was asked for. Raises
+    async def once(self, calls: int | None = None, recordings: Path | None = None, words_begin: int = 0) -> RunReport:
+        """``calls`` at once, audio to ``recordings``, in place of what was asked for; callers before these had
+        ``words_begin`` code words. Raises
         :class:`~loadtest.run_options.RunUsageError`, :class:`~loadtest.scenario_file.ScenarioError` and
         :class:`~loadtest.generators.GeneratorsError`."""
         options, scenario = self.options, self.scenario
@@ -50,7 +51,14 @@ class LoadRun:
         codes = options.codes
         if codes is None:
             codes = scenario.expect.codes and await self._says_fake(metrics_of(options, addresses))
-        plan = plan_run(options, scenario, calls=calls, codes=codes, recordings=recordings or self.recordings)
+        plan = plan_run(
+            options,
+            scenario,
+            calls=calls,
+            codes=codes,
+            recordings=recordings or self.recordings,
+            words_begin=words_begin,
+        )
         record = await run_load(plan, self.progress, self.interruption)
         arrivals = scenario.arrivals
         ramp_s = arrivals.ramp_s if options.ramp_s is None else options.ramp_s
@@ -85,15 +93,17 @@ class LoadRun:
         best: RunReport | None = None
         report: RunReport | None = None
         beyond: str | None = None
+        callers = 0
         while (calls := climb.next_level()) is not None:
             with tempfile.TemporaryDirectory(dir=self.recordings) as folder:
                 try:
-                    report = await self.once(calls, Path(folder))
+                    report = await self.once(calls, Path(folder), callers)
                 except (RunUsageError, GeneratorsError) as error:
                     if report is None:
                         raise
                     beyond = f"{calls} calls can't be offered: {error}"
                     break
+                callers += report.calls.offered
                 if report.interrupted:
                     break
                 verdict = held(

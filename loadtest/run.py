@@ -15,6 +15,7 @@ import msgspec
 
 from loadtest.address import same_host, shown_url
 from loadtest.arrivals import Arrival, share_arrivals
+from loadtest.code_pool import REST_S
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
 from loadtest.generators import BUSY_SHARE, COMMAND, Generators, GeneratorsError, open_generators
 from loadtest.measured_call import badness
@@ -23,6 +24,7 @@ from loadtest.progress import Progress, Tally
 from loadtest.readings import GeneratorReading, GeneratorReport, ServerReading, ServerReport
 from loadtest.run_report import StageTimes
 from loadtest.server_readings import Buckets, ServerWatch
+from streaming.audio.code_words import WORDS
 
 START_S = 0.5
 """Between the word to all generators and the moment 0, so that none hears it too late."""
@@ -147,7 +149,10 @@ class _Run:
     async def run(self) -> RunRecord:
         plan, record = self._plan, self._record
         shares = share_arrivals(plan.arrivals, plan.processes)
-        jobs = [msgspec.structs.replace(plan.job, arrivals=share) for share in shares]
+        jobs = [
+            msgspec.structs.replace(plan.job, arrivals=share, generator=number, generators=len(shares))
+            for number, share in enumerate(shares)
+        ]
         self._say("the callers are being prepared")
         news = self._interruption.news.set
         async with open_generators(jobs, self._heard, news, command=plan.command) as generators:
@@ -329,6 +334,11 @@ class _Run:
                 record.notes.append(unkept)
             record.void_reasons.extend(
                 f"{count} simulated callers broke down: {problem}" for problem, count in done.broken.items()
+            )
+        if wordless := sum(done.wordless for done in self._done.values()):
+            record.notes.append(
+                f"{wordless} callers had no code word: all {WORDS} were others' then, or had been in the "
+                f"{REST_S:.0f} s before"
             )
         record.outcomes = [
             msgspec.structs.replace(outcome, recording=kept.get(outcome.number)) for outcome in record.outcomes

@@ -48,9 +48,16 @@ def metrics_of(options: RunOptions, addresses: tuple[CallAddress, ...]) -> str |
 
 
 def plan_run(
-    options: RunOptions, scenario: Scenario, *, calls: int | None = None, codes: bool, recordings: Path
+    options: RunOptions,
+    scenario: Scenario,
+    *,
+    calls: int | None = None,
+    codes: bool,
+    recordings: Path,
+    words_begin: int = 0,
 ) -> RunPlan:
-    """``calls`` at once in place of what was asked for. Raises as :func:`addresses_of`."""
+    """``calls`` at once in place of what was asked for; ``words_begin`` code words were used just now. Raises as
+    :func:`addresses_of`."""
     addresses = addresses_of(options, scenario)
     _check_cores(options.cores)
     arrivals = scenario.arrivals
@@ -82,6 +89,7 @@ def plan_run(
         key=options.key,
         phone=options.phone,
         codes=codes,
+        words_begin=words_begin,
         recordings=str(recordings),
         keep=options.keep,
         cores=options.cores,

@@ -100,6 +100,10 @@ class CrossTalk(msgspec.Struct, frozen=True, kw_only=True):
 
     calls_checked: int = 0
     """That had a code word to say."""
+    words: int = 0
+    """Different ones that were said: fewer than calls where some were said again by later callers."""
+    reused_after_s: float | None = None
+    """From the end of a call to the next with the same word, at least; null where each was said by one."""
     turns_checked: int = 0
     own: int = 0
     """Turns whose own word came back."""

@@ -108,6 +108,9 @@ def quality_section(report: RunReport) -> Markup | None:
     if cross.calls_checked:
         told = f"{say_count(cross.own)} own words came back, {cross.lost} were lost, "
         told += f"{cross.damaged} damaged, {cross.foreign} were another caller’s"
+        told += f"; {say_count(cross.words)} different ones"
+        if cross.reused_after_s is not None:
+            told += f", each said by nobody else within {cross.reused_after_s:,.0f} s"
         where = f" (calls {', '.join(str(call) for call in cross.calls[:10])})" if cross.calls else ""
         pairs.append((defined("Code words", "cross-talk"), told + where))
     if sends is not None and sends.count:

@@ -51,7 +51,7 @@ def to_text(report: RunReport) -> str:
         talk = report.cross_talk
         lines.append(
             f"code words     {talk.own} of {talk.own + talk.lost} came back, {talk.foreign} of other callers, "
-            f"{talk.damaged} damaged"
+            f"{talk.damaged} damaged; {talk.words:,} different ones"
         )
     if report.faults:
         lines.append(f"faults         {', '.join(f'{name} {count}' for name, count in report.faults.items())}")

@@ -73,7 +73,8 @@ class Expect(Strict):
     """What a good call is. None: it does not matter."""
 
     answer_within_ms: Milliseconds | None = 3_000.0
-    stop_within_ms: Milliseconds | None = 700.0
+    stop_within_ms: Milliseconds | None = 400.0
+    """Two or three syllables: what a caller takes for "it stopped". Who is talked over for longer begins again."""
     setup_within_ms: Milliseconds | None = 2_000.0
     max_late_share: Share | None = 0.001
     codes: bool = True
@@ -241,16 +242,15 @@ class Scenario(Strict):
         return voices.skipped
 
     def caller(
-        self, number: int, seed: int, rate_hz: int, transport: Transport, *, codes: bool = False
+        self, number: int, seed: int, rate_hz: int, transport: Transport, *, code: str | None = None
     ) -> CallerScript:
-        """The ``number``-th call's caller. ``codes``: its code word is said too (the server's engines are fakes that
-        say it back). Blocks where lines were not prepared. Raises as :meth:`prepare` and :meth:`check`."""
+        """The ``number``-th call's caller. ``code``: a word that it says too (the server's engines are fakes that say
+        it back). Blocks where lines were not prepared. Raises as :meth:`prepare` and :meth:`check`."""
         self.check(transport)
         random = Random(f"caller {seed} {number}")
         kinds = self._on(transport)
         kind = random.choices(kinds, [kind.share for kind in kinds])[0]
         voice = random.choice(find_voices(self.voices).names)
-        code = code_word(number) if codes else None
         return CallerScript(
             number,
             build_steps(kind.steps, speaker(voice, rate_hz, _chain(kind), code), random),

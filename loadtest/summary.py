@@ -22,6 +22,7 @@ from loadtest.call_totals import (
     spoilt_by_callers,
     turn_taking,
 )
+from loadtest.code_pool import REST_S
 from loadtest.measured_call import Expectations, badness
 from loadtest.outcome import CallOutcome
 from loadtest.percentiles import percentiles_of_histogram
@@ -30,6 +31,7 @@ from loadtest.run_options import VOID_P99_MS
 from loadtest.run_report import (
     MAX_CALL_DETAILS,
     CallDetail,
+    CrossTalk,
     Lateness,
     Level,
     RunReport,
@@ -119,6 +121,7 @@ def summarise(facts: RunFacts, record: Record) -> RunReport:
     points = turn_points(outcomes, ups)
     false_stops, replies = sum(o.false_stops for o in outcomes), sum(o.replies for o in outcomes)
     fake = record.server.info.get("fake")
+    talk = cross_talk(outcomes)
     late_most = late_limit(_expected(facts.expect))
     spoilt = spoilt_by_callers(
         outcomes, max(STOOD_STILL_MS, facts.void_p99_ms), GOODPUT, 1.0 if late_most is None else late_most
@@ -129,6 +132,7 @@ def summarise(facts: RunFacts, record: Record) -> RunReport:
             *record.void_reasons,
             *_late_generators(record.generators, facts.void_p99_ms),
             *([spoilt] if spoilt is not None else []),
+            *_mistakable(talk),
         ),
         fake_engines=None if fake is None else fake == "true",
         notes=tuple(record.notes),
@@ -158,7 +162,7 @@ def summarise(facts: RunFacts, record: Record) -> RunReport:
         selectivity=selectivity(outcomes),
         turn_taking=turn_taking(outcomes),
         mos=mos_of(outcomes),
-        cross_talk=cross_talk(outcomes),
+        cross_talk=talk,
         faults=dict(Counter(fault for outcome in outcomes for fault in outcome.faults).most_common()),
         end_causes=dict(Counter(outcome.end_cause for outcome in outcomes).most_common()),
         problems=problems_of(outcomes),
@@ -274,6 +278,13 @@ def _late_generators(generators: Sequence[GeneratorReport], limit_ms: float) -> 
         for each in generators
         if each.p99_ms is not None and each.p99_ms > limit_ms
     ]
+
+
+def _mistakable(talk: CrossTalk) -> list[str]:
+    """Callers that nothing told apart."""
+    if talk.reused_after_s is None or talk.reused_after_s >= REST_S:
+        return []
+    return [f"a code word was a caller's less than {REST_S:.0f} s after it was another's: they can't be told apart"]
 
 
 def _lateness(record: Record) -> Lateness:

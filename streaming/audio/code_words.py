@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import deque
 from collections.abc import Iterator
 
 import msgspec
@@ -46,7 +47,8 @@ PHRASES = ("tell me more", "goodbye")
 """What a caller asks a scripted engine for by a word of its own, after its code word."""
 _ALL = 4096
 WORDS = _ALL - 16
-"""How many callers have one of their own: the word of number n is that of n + 4080 too. The last 16 are for phrases."""
+"""How many callers have one of their own; the last 16 are for phrases. With more notes of data there would be more, but
+two words would share half of their notes, and of a mixture a third one's could come."""
 NOTE_MS = 100
 WORD_MS = 8 * NOTE_MS
 
@@ -65,10 +67,10 @@ _PITCHES_HZ = 110.0 * 2.0 ** (np.array([*range(16), -2, 17]) / 12)
 
 
 def code_word(number: int) -> str:
-    """The word of a number from 0 on: twelve lower-case letters. Raises :class:`ValueError` for a negative one."""
-    if number < 0:
-        raise ValueError("code words are numbered from 0")
-    return _spelled(_symbols()[number % WORDS])
+    """The word of a number: twelve lower-case letters. Raises :class:`ValueError` where there is none."""
+    if not 0 <= number < WORDS:
+        raise ValueError(f"code words are numbered from 0 to {WORDS - 1}")
+    return _spelled(_symbols()[number])
 
 
 def number_of(word: str) -> int | None:
@@ -219,7 +221,6 @@ _SURE = 0.35
 """A note is heard if its comb fits so well (correlation), and better than any other's by :data:`_CLEARLY`."""
 _CLEARLY = 0.08
 _WINDOWS_AT_ONCE = 16
-"""Small enough that no linear algebra library takes threads for it."""
 _QUIET = 0.03
 """Of the loudest: what is softer is silence."""
 
@@ -233,29 +234,85 @@ class Found(msgspec.Struct, frozen=True):
     end_sample: int
 
 
+class Finder:
+    """Finds code words in 16-bit audio as it comes, so that no long piece of it is gone through at once: some 0.4 ms a
+    second. ``last_ms``: only the words in about so much of it, its end, are kept track of."""
+
+    def __init__(self, rate_hz: int, *, last_ms: int | None = None) -> None:
+        self._rate_hz = rate_hz
+        self._most_windows = last_ms // _STEP_MS if last_ms is not None else None
+        self._step = rate_hz * _STEP_MS // 1000
+        self._window = rate_hz * _WINDOW_MS // 1000
+        self._block = (_WINDOWS_AT_ONCE - 1) * self._step + self._window
+        self._heard_samples = 0
+        self._unscored: list[Pcm16] = []
+        self._unscored_samples = 0
+        self._scored: deque[tuple[_Floats, _Floats]] = deque()
+        self._windows = 0
+        self._dropped_windows = 0
+
+    def hear(self, pcm: Pcm16) -> None:
+        """What comes next, shape (n,); it is copied."""
+        self._heard_samples += len(pcm)
+        self._unscored.append(pcm.copy())
+        self._unscored_samples += len(pcm)
+        self._score(self._block)
+
+    def found(self) -> tuple[Found, ...]:
+        """The code words that were heard so far, in order. A word that breaks off (a reply that was interrupted) is
+        none. Positions count from the first sample ever heard."""
+        self._score(self._window)
+        starts = self._windows - (_NOTES - 1) * _STEPS_A_NOTE
+        if starts <= 0:
+            return ()
+        scores = np.concatenate([block for block, _ in self._scored])
+        strength = np.concatenate([block for _, block in self._scored])
+        loud = strength > _QUIET * max(1.0, float(strength.max()))
+        high, low, *notes = (scores[_STEPS_A_NOTE * note :][:starts] for note in range(_NOTES))
+        opened = (low.argmax(axis=1) == _LOW) & (high.argmax(axis=1) == _HIGH)
+        opened &= np.minimum(low[:, _LOW], high[:, _HIGH]) > _SURE
+        begins = np.flatnonzero(opened)
+        fits = low[begins, _LOW] + high[begins, _HIGH]
+        fits += np.sum([note[begins, :_LOW].max(axis=1) for note in notes], axis=0)
+        found: list[Found] = []
+        word_over = 0
+        for start in _best_of_each(begins, fits):
+            if start < word_over or not loud[start : start + _NOTES * _STEPS_A_NOTE : _STEPS_A_NOTE].all():
+                continue
+            word = _word(np.array([note[start, :_LOW] for note in notes]))
+            word_over = start + (_NOTES - 1) * _STEPS_A_NOTE if word is not None else word_over
+            found.append(self._placed(word, start))
+        return tuple(found)
+
+    def _placed(self, word: str | None, start: int) -> Found:
+        first_ms = (self._dropped_windows + start) * _STEP_MS - (NOTE_MS - _WINDOW_MS) / 2
+        first = round(first_ms * self._rate_hz / 1000)
+        return Found(word, max(0, first), min(self._heard_samples, first + WORD_MS * self._rate_hz // 1000))
+
+    def _score(self, least_samples: int) -> None:
+        """Of what is unscored, in pieces of so many samples at least."""
+        if self._unscored_samples < least_samples:
+            return
+        pcm = np.concatenate(self._unscored)
+        at = 0
+        while len(pcm) - at >= least_samples:
+            piece = pcm[at : at + self._block]
+            self._scored.append(_scores(piece, self._rate_hz))
+            scored = len(self._scored[-1][0])
+            self._windows += scored
+            at += scored * self._step
+        self._unscored, self._unscored_samples = [pcm[at:]], len(pcm) - at
+        while self._most_windows is not None and self._windows - len(self._scored[0][0]) >= self._most_windows:
+            dropped = len(self._scored.popleft()[0])
+            self._windows -= dropped
+            self._dropped_windows += dropped
+
+
 def find(pcm: Pcm16, rate_hz: int) -> tuple[Found, ...]:
-    """The code words in a recording of shape (n,), in order. A word that breaks off (a reply that was interrupted) is
-    none. Costs some 0.4 ms a second of it, and takes some 7 kB of memory for it."""
-    scores, loud = _scores(pcm, rate_hz)
-    starts = len(scores) - (_NOTES - 1) * _STEPS_A_NOTE
-    if starts <= 0:
-        return ()
-    high, low, *notes = (scores[_STEPS_A_NOTE * note :][:starts] for note in range(_NOTES))
-    opened = (low.argmax(axis=1) == _LOW) & (high.argmax(axis=1) == _HIGH)
-    opened &= np.minimum(low[:, _LOW], high[:, _HIGH]) > _SURE
-    begins = np.flatnonzero(opened)
-    fits = low[begins, _LOW] + high[begins, _HIGH]
-    fits += np.sum([note[begins, :_LOW].max(axis=1) for note in notes], axis=0)
-    found: list[Found] = []
-    word_over = 0
-    for start in _best_of_each(begins, fits):
-        if start < word_over or not loud[start : start + _NOTES * _STEPS_A_NOTE : _STEPS_A_NOTE].all():
-            continue
-        word = _word(np.array([note[start, :_LOW] for note in notes]))
-        first = round((start * _STEP_MS - (NOTE_MS - _WINDOW_MS) / 2) * rate_hz / 1000)
-        word_over = start + (_NOTES - 1) * _STEPS_A_NOTE if word is not None else word_over
-        found.append(Found(word, max(0, first), min(len(pcm), first + WORD_MS * rate_hz // 1000)))
-    return tuple(found)
+    """The code words in a recording of shape (n,): see :class:`Finder`. Takes some 7 kB of memory a second of it."""
+    finder = Finder(rate_hz)
+    finder.hear(pcm)
+    return finder.found()
 
 
 def _best_of_each(begins: npt.NDArray[np.intp], fits: _Floats) -> Iterator[int]:
@@ -276,23 +333,17 @@ def _word(scores: _Floats) -> str | None:
     return _spelled(_symbols()[places[0]]) if len(places) == 1 else None
 
 
-def _scores(pcm: Pcm16, rate_hz: int) -> tuple[_Floats, npt.NDArray[np.bool_]]:
-    """How well each pitch fits each window of :data:`_WINDOW_MS`, a step apart: shape (windows, 18); and which windows
-    are not silent."""
+def _scores(pcm: Pcm16, rate_hz: int) -> tuple[_Floats, _Floats]:
+    """How well each pitch fits each window of :data:`_WINDOW_MS`, a step apart: shape (windows, 18); and how loud each
+    is. For a few windows only: so many that no linear algebra library takes threads for it."""
     templates, window, band = _templates(rate_hz)
-    if len(pcm) < len(window):
-        return np.zeros((0, len(_PITCHES_HZ))), np.zeros(0, bool)
     windows = np.lib.stride_tricks.sliding_window_view(pcm, len(window))[:: rate_hz * _STEP_MS // 1000]
-    scores, strengths = [], []
-    for at in range(0, len(windows), _WINDOWS_AT_ONCE):
-        waves = np.fft.rfft(windows[at : at + _WINDOWS_AT_ONCE] * window, axis=1)[:, band]
-        spectrum = np.sqrt(np.sqrt(np.square(waves.real) + np.square(waves.imag)))
-        strengths.append(np.linalg.norm(spectrum, axis=1))
-        spectrum -= spectrum.mean(axis=1, keepdims=True)
-        spectrum /= np.maximum(np.linalg.norm(spectrum, axis=1, keepdims=True), 1e-9)
-        scores.append(spectrum @ templates.T)
-    strength = np.concatenate(strengths)
-    return np.concatenate(scores), strength > _QUIET * max(1.0, float(strength.max()))
+    waves = np.fft.rfft(windows * window, axis=1)[:, band]
+    spectrum = np.sqrt(np.sqrt(np.square(waves.real) + np.square(waves.imag)))
+    strength = np.linalg.norm(spectrum, axis=1)
+    spectrum -= spectrum.mean(axis=1, keepdims=True)
+    spectrum /= np.maximum(np.linalg.norm(spectrum, axis=1, keepdims=True), 1e-9)
+    return spectrum @ templates.T, strength
 
 
 @functools.lru_cache(maxsize=8)

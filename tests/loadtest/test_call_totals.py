@@ -15,7 +15,7 @@ from loadtest.call_totals import (
     spoilt_by_callers,
     turn_taking,
 )
-from loadtest.outcome import Fate, TurnOutcome
+from loadtest.outcome import CallOutcome, Fate, TurnOutcome
 from loadtest.run_report import CrossTalk, Mos, Percentiles, TurnTaking
 from tests.loadtest.recordings import outcome
 
@@ -88,13 +88,33 @@ def test_cross_talk_names_the_calls_that_heard_others() -> None:
     barge_in = turn("interrupt", code="mine", heard_codes=("mine",), voice_to_voice_ms=600.0)
     calls = [
         outcome(4, turns=(own, lost), foreign_codes=("yours",)),
-        outcome(5, turns=(own, cut, barge_in, unanswered), damaged_codes=2),
+        outcome(5, offered_s=100.0, turns=(own, cut, barge_in, unanswered), damaged_codes=2),
         outcome(6, turns=(turn(),)),
     ]
     assert cross_talk(calls) == CrossTalk(
-        calls_checked=2, turns_checked=6, own=3, lost=1, foreign=1, damaged=2, calls=(4,)
+        calls_checked=2,
+        words=1,
+        reused_after_s=100.0 - calls[0].ended_s,
+        turns_checked=6,
+        own=3,
+        lost=1,
+        foreign=1,
+        damaged=2,
+        calls=(4,),
     )
     assert cross_talk([]) == CrossTalk()
+
+
+def test_words_that_are_said_again_are_told_apart_by_time() -> None:
+    def call(number: int, offered_s: float, ended_s: float, word: str | None) -> CallOutcome:
+        return outcome(number, offered_s=offered_s, ended_s=ended_s, turns=(turn(code=word), turn(code=word)))
+
+    alone = [call(0, 0.0, 50.0, "a"), call(1, 0.0, 50.0, "b"), call(2, 51.0, 52.0, None)]
+    again = [call(5, 95.0, 99.0, "a"), call(4, 90.0, 95.0, "b"), call(3, 82.0, 85.0, "a")]
+    assert (cross_talk(alone).words, cross_talk(alone).reused_after_s) == (2, None)
+    assert (cross_talk(again + alone).words, cross_talk(again + alone).reused_after_s) == (2, 10.0)
+    at_once = [*alone, call(3, 20.0, 30.0, "a"), call(4, 45.0, 60.0, "a")]
+    assert cross_talk(at_once).reused_after_s == -30.0
 
 
 def test_selectivity_is_of_backchannels_alone() -> None:

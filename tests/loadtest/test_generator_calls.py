@@ -16,6 +16,7 @@ import pytest
 
 from loadtest.arrivals import Arrival
 from loadtest.call import CallPlan, CallTape, EndCause, PhoneOptions, Wire
+from loadtest.code_pool import REST_S
 from loadtest.generator_calls import GeneratorCalls
 from loadtest.generator_messages import Ended, FromGenerator, Job, decode_order, encode_line
 from loadtest.measured_call import OfferedCall
@@ -23,6 +24,7 @@ from loadtest.measuring import Measuring
 from loadtest.outcome import CallOutcome, Fate
 from loadtest.placing import dial
 from loadtest.twilio_call import signature
+from streaming.audio.code_words import WORDS, code_word
 from tests.loadtest import sip_server, twilio_server
 from tests.loadtest.realtime_server import Script, realtime_server
 
@@ -82,6 +84,22 @@ async def test_calls_are_placed_measured_and_told_of(tmp_path: Path) -> None:
     assert calls.counted(1.0, 0.1, None).up == calls.counted(1.0, 0.1, None).measuring == 0
 
 
+async def test_callers_have_the_words_of_their_generator_and_rather_none_than_one_of_another(tmp_path: Path) -> None:
+    """Of so many generators that each has two."""
+    one_of = {"codes": True, "generator": 5, "generators": WORDS // 2}
+    arrivals = [Arrival(number, 0.1 * number, 5.0) for number in range(3)]
+    async with (
+        realtime_server(Script(replies=(300,))) as (url, _),
+        calls_of(url, arrivals, tmp_path, **one_of) as calls,
+    ):
+        told = await run(calls)
+        done = await calls.done()
+    assert [outcome.turns[0].code for outcome in told] == [code_word(5), code_word(5 + WORDS // 2), None]
+    assert done.wordless == 1
+    assert calls._words.take(time.monotonic()) is None
+    assert calls._words.take(time.monotonic() + REST_S) == code_word(5)
+
+
 async def test_callers_answer_a_challenge_and_have_a_number_each(tmp_path: Path) -> None:
     phone = PhoneOptions(user="alice", password=sip_server.PASSWORD, codec="pcma")
     challenging = sip_server.Script(challenge="SHA-256", payload="8 101")
@@ -124,9 +142,9 @@ async def test_calls_that_come_late_for_want_of_their_callers_are_told_of(
     """Not those that waited for their line."""
     plan = GeneratorCalls._plan
 
-    def slowly(self: GeneratorCalls, arrival: Arrival) -> CallPlan:
+    def slowly(self: GeneratorCalls, arrival: Arrival, code: str | None) -> CallPlan:
         time.sleep(1.0 if arrival.number == 3 else 0.0)
-        return plan(self, arrival)
+        return plan(self, arrival, code)
 
     monkeypatch.setattr(GeneratorCalls, "_plan", slowly)
     lines = [Arrival(0, 0.0, 5.0, 0), Arrival(1, 0.01, 5.0, 0)]
@@ -210,7 +228,7 @@ async def test_stop_at_once_loses_no_call_that_is_over(tmp_path: Path, monkeypat
 async def test_a_caller_that_can_not_be_made_ends_the_run_however_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan(self: GeneratorCalls, arrival: Arrival) -> CallPlan:
+    def plan(self: GeneratorCalls, arrival: Arrival, code: str | None) -> CallPlan:
         raise ZeroDivisionError("no such caller")
 
     arrivals = [Arrival(0, 0.0, 5.0), Arrival(1, 3_600.0, 5.0)]

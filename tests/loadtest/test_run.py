@@ -174,6 +174,13 @@ async def test_a_run_where_no_call_comes_about_ends_by_itself(
     assert late == ([] if broken_off else ["calls were still up 1 s after their planned end"])
 
 
+async def test_each_generator_has_words_of_its_own_and_callers_without_one_are_told_of() -> None:
+    script = "say(Ready((f'{job.generator} of {job.generators} from {job.words_begin}',)))\nhear()\nfinish(wordless=3)"
+    record = await held(plan(script, processes=2))
+    assert sorted(record.notes[:2]) == ["0 of 2 from 0", "1 of 2 from 0"]
+    assert record.notes[2].startswith("6 callers had no code word: all 4080 were others'")
+
+
 async def test_the_server_is_read_and_asked_about_the_worst_calls() -> None:
     def answer(path: str, headers: dict[str, str]) -> tuple[int, str]:
         if path == "/metrics":

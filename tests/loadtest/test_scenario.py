@@ -43,7 +43,7 @@ def scenario(folder: Path, text: str) -> Scenario:
 
 
 def caller(of: Scenario, number: int = 0, seed: int = 0, *, codes: bool = False) -> CallerScript:
-    return of.caller(number, seed, RATE_HZ, of.transports[0], codes=codes)
+    return of.caller(number, seed, RATE_HZ, of.transports[0], code=code_word(number) if codes else None)
 
 
 def lines(steps: Sequence[Step]) -> Iterator[Line]:

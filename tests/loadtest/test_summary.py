@@ -75,6 +75,20 @@ def test_one_bad_call_in_a_hundred_is_good_enough_and_two_are_not() -> None:
     assert two.faults == {"no_answer": 2, "dropped": 1}
 
 
+@pytest.mark.parametrize(("offered_s", "void"), [(50.0, True), (89.0, True), (90.0, False)])
+def test_callers_that_nothing_tells_apart_void_the_run(offered_s: float, *, void: bool) -> None:
+    said = (TurnOutcome(kind="say", at_s=1.0, in_call_ms=500.0, code="word"),)
+    run = report(
+        [
+            outcome(0, offered_s=0.0, ended_s=60.0, turns=said),
+            outcome(1, offered_s=offered_s, ended_s=offered_s + 1.0, turns=said),
+        ]
+    )
+    assert (run.verdict is Verdict.VOID) == void
+    assert [reason for reason in run.void_reasons if "code word" in reason] == list(run.void_reasons)
+    assert run.cross_talk.reused_after_s == offered_s - 60.0
+
+
 def test_a_late_generator_voids_the_run_however_bad_the_server_was() -> None:
     late = (GeneratorReport(process=0, p99_ms=1.0), GeneratorReport(process=1, p99_ms=5.1, worst_ms=70.0))
     run = report([outcome(0, faults=("late_frames",))], generators=late)
