@@ -44,7 +44,7 @@ bench-call: $(VENV)/.installed-dev ## Latency per stage over 20 simulated calls,
 bench-media: $(VENV)/.installed-embedded $(PIPECAT_VENV)/.installed ## A browser call's cost: stock aiortc, ours, pipecat (BENCH=--quick)
 	@exec $(BIN)/python -m scripts.bench_media --pipecat-python $(PIPECAT_VENV)/bin/python $(BENCH)
 
-bench-phones: $(VENV)/.installed-embedded ## A phone call's cost over SIP and Twilio, and calls a core holds (BENCH=--quick)
+bench-phones: $(VENV)/.installed-dev ## A phone call's cost over SIP and Twilio, and calls a core holds (BENCH=--quick)
 	@exec $(BIN)/python -m scripts.bench_phones $(BENCH)
 
 bench-pipecat: $(VENV)/.installed-dev $(PIPECAT_VENV)/.installed ## What a call costs us and what it costs pipecat, by the load test (BENCH="--calls 10")

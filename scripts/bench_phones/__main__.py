@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import json
 import sys
-from pathlib import Path
+from itertools import product
 
-from engines import fetch
-from scripts.bench_media.machine import choose_cores, machine_line
-from scripts.bench_media.wire import ChildError
-from scripts.bench_phones.measure import QUICK, SUBJECTS, WIRES, Bench, Case, Plan
-from scripts.bench_phones.report import as_json, report
+from scripts.call_cost.bench import Measured, Plan
+from scripts.call_cost.command import parser_of, plan_of, run
+from scripts.call_cost.servers import PORT, Subject, gateway
+from scripts.call_cost.windows import TALKERS
+
+USUAL = Plan(calls=(50, 100), climb=(60, 480))
+QUICK = Plan(calls=(20,), rounds=1, ramp_s=2.0, window_s=10.0)
+URLS = {"sip": f"sip:default@127.0.0.1:{PORT}", "twilio": f"twilio+ws://127.0.0.1:{PORT}/v1/carriers/twilio/stream"}
+SCENARIOS = {"echo": TALKERS, "call": "talk"}
+VADS = {"on": "silero", "off": "energy"}
+AIMS = {"echo, VAD on": 120, "echo, VAD off": 250}
+"""Calls that a core shall hold."""
+
+SETTINGS = {
+    "SIP__ENABLED": "true",
+    "SIP__PORT": PORT,
+    "SIP__TRANSPORTS": "udp",
+    "SIP__REQUESTS_PER_S": "10000",
+    "TWILIO__ENABLED": "true",
+    "TWILIO__ALLOW_UNSIGNED": "true",
+}
+
+
+def subject(wire: str, behind: str, vad: str) -> Subject:
+    """The gateway: what calls come over, what stands behind them, and whether Silero listens."""
+    module = "scripts.bench_phones.echo" if behind == "echo" else "gateway.cli"
+    command, environment = gateway(SETTINGS | {"ENGINES__VAD": VADS[vad]}, module=module)
+    return Subject(wire, f"{behind}, VAD {vad}", command, URLS[wire], SCENARIOS[behind], environment)
+
+
+def verdicts(measured: Measured) -> str:
+    lines = []
+    for climbed in measured.climbs:
+        if (aim := AIMS.get(climbed.asked)) is not None:
+            broke = climbed.broke is not None and climbed.broke.calls <= aim
+            judged = "met" if climbed.held >= aim else "MISSED" if broke else "not shown"
+            lines.append(f"- {climbed.subject} {climbed.asked}: aim {aim}: {judged}")
+    return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench_phones", description=__doc__)
-    parser.add_argument("--wires", default=",".join(WIRES), help="which to measure (sip,twilio)")
-    parser.add_argument("--subjects", default=",".join(SUBJECTS), help="what stands behind them (echo,call)")
-    parser.add_argument("--vad", default="on,off", help="whether Silero listens (on,off)")
-    parser.add_argument("--quick", action="store_true", help="about a minute: 30 calls, one window each, no climb")
-    parser.add_argument("--no-climb", action="store_true", help="leave out how many calls a core holds")
-    parser.add_argument("--climb", help="the levels of the climb instead of the usual ones, such as 100,200,300")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save every window too")
+    parser = parser_of("scripts.bench_phones", __doc__)
+    parser.add_argument("--wires", default=",".join(URLS), help="which to measure (sip,twilio)")
+    parser.add_argument("--subjects", default=",".join(SCENARIOS), help="what stands behind them (echo,call)")
+    parser.add_argument("--vad", default=",".join(VADS), help="whether Silero listens (on,off)")
     options = parser.parse_args()
-    cases = tuple(
-        Case(wire, subject, vad == "on")
-        for wire in options.wires.split(",")
-        for subject in options.subjects.split(",")
-        for vad in options.vad.split(",")
-    )
-    climb = tuple(int(level) for level in options.climb.split(",")) if options.climb else Plan().climb
-    plan = QUICK if options.quick else Plan(climb=() if options.no_climb else climb)
-    cores = choose_cores()
-    machine = machine_line()
-    print(f"before: {machine}; {cores.describe()}")
-    try:
-        with fetch.console_progress() as progress:
-            vad_model = fetch.ensure("silero-vad", progress)
-        measured = asyncio.run(Bench(cases, cores, vad_model, say=say).run(plan))
-    except ChildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"after:  {machine_line()}\n\n{report(measured, cases)}")
-    if options.json:
-        options.json.write_text(json.dumps(as_json(measured, cases, machine), indent=1) + "\n")
-    return 0
-
-
-def say(line: str) -> None:
-    """Progress, apart from the result."""
-    print(line, file=sys.stderr, flush=True)
+    cases = product(options.wires.split(","), options.subjects.split(","), options.vad.split(","))
+    subjects = [subject(*case) for case in cases]
+    return run(subjects, plan_of(options, USUAL, QUICK), verdicts, climbing=subjects, save=options.json)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class ScriptedSttService(SegmentedSTTService):
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame | None, None]:
         resampler = Resampler(self.sample_rate, INPUT_RATE_HZ)
         pcm = resampler.process(np.frombuffer(audio, "<i2").astype(np.int16))
-        text = understood(pcm, MURMUR_MS)
+        text = understood(find(pcm, INPUT_RATE_HZ), MURMUR_MS)
         await asyncio.sleep(self._delay_s)
         yield TranscriptionFrame(text, "", time_now_iso8601())
 

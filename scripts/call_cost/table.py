@@ -1,0 +1,74 @@
+"""What is printed of a measurement: what a call costs each server, and what ours costs beside the others. Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from scripts.call_cost.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """Medians of windows that count. CPU and memory are of one call, turns and frames of all together."""
+
+    cpu_share: float
+    resident_bytes: float
+    turns: float
+    frames: float
+
+
+def typical(windows: Iterable[Window]) -> Typical | None:
+    """Of one server with one number of calls: a window in which the callers were late counts only if all are. None
+    without a window."""
+    asked = list(windows)
+    counted = [each for each in asked if not each.void] or asked
+    if not counted:
+        return None
+    return Typical(
+        median(each.cpu_per_call for each in counted),
+        median(each.bytes_per_call for each in counted),
+        median(each.turns for each in counted),
+        median(each.frames for each in counted),
+    )
+
+
+def costs(windows: Sequence[Window]) -> str:
+    """A row for each server, what was asked of it, and how many calls."""
+    lines = [
+        "| server | | calls | CPU a call | memory a call | turns | frames | late | windows void |",
+        "|---" * 9 + "|",
+    ]
+    for key in dict.fromkeys(map(_key, windows)):
+        these = [window for window in windows if _key(window) == key]
+        found = typical(these)
+        assert found is not None
+        late, due = (sum(getattr(window.report.media, name) for window in these) for name in ("late", "due"))
+        cells = [*map(str, key), f"{found.cpu_share:.2%}", f"{found.resident_bytes / 2**20:.2f} MiB"]
+        cells += [f"{found.turns:.0f}", f"{found.frames:.0f}", f"{late / max(1, due):.3%}"]
+        cells.append(f"{sum(window.void for window in these)} of {len(these)}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def ratios(windows: Sequence[Window], ours: str, aims: Mapping[tuple[str, str], float]) -> str:
+    """Ours to each of the others, a line each. ``aims``: at most this share of another's CPU a call, by its name and
+    what was asked. More turns and frames than another's were more work: the ratio of CPU then flatters the other."""
+    lines = []
+    for subject, asked, calls in dict.fromkeys(map(_key, windows)):
+        our = typical(w for w in windows if _key(w) == (ours, asked, calls))
+        their = typical(w for w in windows if _key(w) == (subject, asked, calls))
+        if subject == ours or our is None or their is None:
+            continue
+        cpu, aim = our.cpu_share / their.cpu_share, aims.get((subject, asked))
+        judged = "" if aim is None else f" (aim {aim:.2f}: {'met' if cpu <= aim else 'MISSED'})"
+        told = [f"CPU a call {cpu:.2f}{judged}", f"memory a call {our.resident_bytes / their.resident_bytes:.2f}"]
+        told += [f"turns {our.turns / their.turns:.2f}"] if their.turns else []
+        told.append(f"frames {our.frames / max(1.0, their.frames):.2f}")
+        lines.append(f"- {asked}, {calls} calls, {ours} to {subject}: {', '.join(told)}")
+    return "\n".join(lines)
+
+
+def _key(window: Window) -> tuple[str, str, int]:
+    return window.subject, window.asked, window.calls
