@@ -86,11 +86,10 @@ async def test_calls_are_placed_measured_and_told_of(tmp_path: Path) -> None:
 
 async def test_callers_have_the_words_of_their_generator_and_rather_none_than_one_of_another(tmp_path: Path) -> None:
     """Of so many generators that each has two."""
-    one_of = {"codes": True, "generator": 5, "generators": WORDS // 2}
     arrivals = [Arrival(number, 0.1 * number, 5.0) for number in range(3)]
     async with (
         realtime_server(Script(replies=(300,))) as (url, _),
-        calls_of(url, arrivals, tmp_path, **one_of) as calls,
+        calls_of(url, arrivals, tmp_path, codes=True, generator=5, generators=WORDS // 2) as calls,
     ):
         told = await run(calls)
         done = await calls.done()
