@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
 
-from loadtest.call import CALL_RATE_HZ
+from loadtest.call import CALL_RATE_HZ, CallOver, EndCause
 from loadtest.script import Patience
-from loadtest.wire import ServerEvent, WireLog, decode_event
+from loadtest.wire import EventError, ServerEvent, WireLog, decode_event, describe_error
+
+
+async def session_created(receive: Callable[[], Awaitable[str | bytes]], within_s: float) -> ServerEvent:
+    """Waits for the event that a session begins with. Raises :class:`CallOver` if another comes, or none."""
+    try:
+        async with asyncio.timeout(within_s):
+            first = decode_event(await receive())
+    except (TimeoutError, msgspec.MsgspecError) as error:
+        raise CallOver(EndCause.NO_SESSION, "the server did not begin with session.created") from error
+    if first.type == "error":
+        raise _no_session(first.error or EventError())
+    if first.type != "session.created":
+        raise CallOver(EndCause.NO_SESSION, f"the server began with {first.type}, not with session.created")
+    return first
+
+
+def _no_session(error: EventError) -> CallOver:
+    """Where the key is good and the place is not, a server may let a client in to tell it so."""
+    is_full = any("rate_limit" in word for word in (error.code, error.type) if word)
+    said = f"the server began no session: {describe_error(error)}"
+    return CallOver(EndCause.BUSY if is_full else EndCause.NO_SESSION, said)
 
 
 class RealtimeWire(abc.ABC):

@@ -34,6 +34,7 @@ MAX_BUCKETS = 200
 MAX_TEXT = 200
 
 _TIMEOUT_S = 5.0  # of a whole page: one that comes byte by byte is none
+_NO_PAGE = frozenset({400, 401, 403, 404, 405, 410, 426})
 _CONNECTIONS = 3  # more would be a load of their own
 _GAUGES = {
     "cpu_s": "process_cpu_seconds_total",
@@ -156,6 +157,7 @@ class ServerWatch:
         self.last: Exposition | None = None
         self._clock = clock
         self._at_s = 0.0
+        self._has_none = False
         self._thinning = 1
         self._read = 0
         self._base = url.removesuffix("/metrics") if url is not None and url.endswith("/metrics") else None
@@ -173,8 +175,9 @@ class ServerWatch:
         await self._http.aclose()
 
     async def read(self, *, keep: bool = True) -> ServerReading | None:
-        """One reading, kept for the report; None where there is nothing to read."""
-        if self.url is None:
+        """One reading, kept for the report; None where there is nothing to read. A server that has no such page, or
+        shows it to nobody, is asked once."""
+        if self.url is None or self._has_none:
             return None
         try:
             exposition = read_exposition((await self._get(self.url)).decode())
@@ -182,6 +185,8 @@ class ServerWatch:
             self.problem = _why(error)
             if self.first is not None:
                 self.failed += 1
+            else:
+                self._has_none = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _NO_PAGE
             return None
         if not exposition.values and not exposition.info:
             self.problem = "it has no metrics that are known here"
@@ -193,8 +198,9 @@ class ServerWatch:
         return reading
 
     async def stages_of(self, call_id: str) -> tuple[StageTimes, ...]:
-        """The server's own record of a call, where it keeps one: the stages of each answer. Empty where it does not."""
-        if self._base is None:
+        """The server's own record of a call, where it keeps one: the stages of each answer. Empty where it does not; a
+        server that does not say what it is is not asked."""
+        if self._base is None or not self.info:
             return ()
         try:
             record = await self._record(call_id)

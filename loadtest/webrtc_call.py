@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -10,14 +9,14 @@ import msgspec
 from loadtest.address import CallAddress
 from loadtest.call import CALL_RATE_HZ, CallOver, CallPlan, EndCause, Key, MediaRoute, Pcm16
 from loadtest.frame_tables import Encoding, Voice, frame_tables
-from loadtest.realtime_wire import RealtimeWire
+from loadtest.realtime_wire import RealtimeWire, session_created
 from loadtest.report import MediaReport, SetupReport
 from loadtest.rtp_playout import OPUS_CLOCK_HZ, RtpPlayout
 from loadtest.ticker import running_clock
 from loadtest.tls import tls_context
 from loadtest.webrtc_peer import Peer
 from loadtest.webrtc_signalling import Signalling, on_loopback
-from loadtest.wire import ServerEvent, decode_event
+from loadtest.wire import ServerEvent
 from streaming.audio.opus import ENCODER_HZ, OpusDecoder, OpusEncoder
 
 _CONNECT_S = 10.0
@@ -59,7 +58,7 @@ async def dial_webrtc(plan: CallPlan, address: CallAddress) -> WebRtcWire:
         answer = await signalling.offer(plan.route.offer(offer) if plan.route is not None else offer)
         peer.times.answered_s = running_clock()()
         await peer.accept(await _routed(answer, plan.route), address.url, within_s=_CONNECT_S)
-        created = await _first_event(peer)
+        created = await session_created(peer.receive, _CONNECT_S)
     except BaseException as error:
         if not peer.left:
             await signalling.hang_up()
@@ -76,17 +75,6 @@ async def _routed(answer: str, route: MediaRoute | None) -> str:
         return answer if route is None else await route.answer(answer)
     except (ValueError, OSError) as error:
         raise CallOver(EndCause.NO_MEDIA, str(error)) from error
-
-
-async def _first_event(peer: Peer) -> ServerEvent:
-    try:
-        async with asyncio.timeout(_CONNECT_S):
-            first = decode_event(await peer.receive())
-    except (TimeoutError, msgspec.MsgspecError) as error:
-        raise CallOver(EndCause.NO_SESSION, "the server did not begin with session.created") from error
-    if first.type != "session.created":
-        raise CallOver(EndCause.NO_SESSION, f"the server began with {first.type}, not with session.created")
-    return first
 
 
 class WebRtcWire(RealtimeWire):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Mapping
@@ -12,13 +11,13 @@ import msgspec
 import numpy as np
 
 from loadtest.address import bearer
-from loadtest.call import CALL_RATE_HZ, CallOver, CallPlan, EndCause, Key, Pcm16
+from loadtest.call import CALL_RATE_HZ, CallOver, CallPlan, Key, Pcm16
 from loadtest.frame_tables import Encoding, Voice, each_frame, frame_tables
 from loadtest.playout import Playout
-from loadtest.realtime_wire import RealtimeWire
+from loadtest.realtime_wire import RealtimeWire, session_created
 from loadtest.ticker import running_clock
 from loadtest.websocket_link import WebSocketLink
-from loadtest.wire import ServerEvent, decode_event
+from loadtest.wire import ServerEvent
 
 _FIRST_EVENT_S = 10.0
 _MAX_MESSAGE_BYTES = 24 * 1024 * 1024
@@ -43,22 +42,11 @@ async def dial_websocket(plan: CallPlan, url: str) -> WebSocketWire:
     began_s = clock()
     link = await WebSocketLink.open(url, plan, headers, max_message_bytes=_MAX_MESSAGE_BYTES)
     try:
-        created = await _first_event(link)
+        created = await session_created(link.receive, _FIRST_EVENT_S)
     except BaseException:
         await link.close()
         raise
     return WebSocketWire(link, created, voice, setup_ms=(clock() - began_s) * 1000)
-
-
-async def _first_event(link: WebSocketLink) -> ServerEvent:
-    try:
-        async with asyncio.timeout(_FIRST_EVENT_S):
-            first = decode_event(await link.receive())
-    except (TimeoutError, msgspec.MsgspecError) as error:
-        raise CallOver(EndCause.NO_SESSION, "the server did not begin with session.created") from error
-    if first.type != "session.created":
-        raise CallOver(EndCause.NO_SESSION, f"the server began with {first.type}, not with session.created")
-    return first
 
 
 class WebSocketWire(RealtimeWire):

@@ -1,7 +1,7 @@
 """What a server told the caller beside sound: of a Realtime (GA) server, folded from its events. Sans-IO.
 
 Only documented fields are read, and unknown events are ignored, as the protocol asks of clients (the types of the
-``openai`` package's ``types/realtime`` folder).
+``openai`` package's ``types/realtime`` folder), whatever their fields are.
 """
 
 from __future__ import annotations
@@ -40,13 +40,46 @@ class ServerEvent(msgspec.Struct, frozen=True):
     error: EventError | None = None
 
 
+KNOWN_EVENTS = frozenset(
+    {
+        "conversation.item.input_audio_transcription.completed",
+        "conversation.item.input_audio_transcription.failed",
+        "error",
+        "input_audio_buffer.committed",
+        "input_audio_buffer.speech_started",
+        "output_audio_buffer.cleared",
+        "output_audio_buffer.started",
+        "output_audio_buffer.stopped",
+        "response.created",
+        "response.done",
+        "response.output_audio.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.delta",
+        "response.output_audio_transcript.done",
+        "session.created",
+        "session.updated",
+    }
+)
+"""Whose fields are what the protocol says, or the server is wrong."""
+
+
+class _AnyEvent(msgspec.Struct, frozen=True):
+    type: str
+
+
 _decoder = msgspec.json.Decoder(ServerEvent)
+_any_decoder = msgspec.json.Decoder(_AnyEvent)
 
 
 def decode_event(message: str | bytes) -> ServerEvent:
     """Raises :class:`msgspec.DecodeError` for what is no event."""
     try:
         return _decoder.decode(message)
+    except msgspec.ValidationError:
+        kind = _any_decoder.decode(message).type
+        if kind in KNOWN_EVENTS:
+            raise
+        return ServerEvent(kind)
     except RecursionError as error:
         raise msgspec.DecodeError("nested too deeply") from error
 
@@ -104,7 +137,7 @@ class WireLog(CallLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self._configured = False
+        self._configured = self._is_beta = False
         self._utterance_turn: dict[str, int] = {}
         self._heard: dict[str, str | None] = {}
         self._response_turn: dict[str, int] = {}
@@ -137,7 +170,7 @@ class WireLog(CallLog):
             case "session.updated":
                 self._configured = True
             case "error":
-                self.note_error(_describe(event.error or EventError()))
+                self.note_error(describe_error(event.error or EventError()))
             case "input_audio_buffer.speech_started" | "input_audio_buffer.committed":
                 self._utterance_turn.setdefault(item_id, turn)
             case "conversation.item.input_audio_transcription.completed":
@@ -163,6 +196,9 @@ class WireLog(CallLog):
                 self._say(event, turn, done=False)
             case "response.output_audio_transcript.done":
                 self._say(event, turn, done=True)
+            case "response.audio.delta" if not self._is_beta:
+                self._is_beta = True
+                self.note_error("the server speaks the beta protocol (response.audio.delta): only GA's is understood")
 
     def items_of(self, response_id: str) -> list[str]:
         """The items of a response that audio came for."""
@@ -188,5 +224,5 @@ class WireLog(CallLog):
             self._said[item_id] = (turn, text + (event.delta or ""))
 
 
-def _describe(error: EventError) -> str:
+def describe_error(error: EventError) -> str:
     return f"{error.code or error.type or 'error'}: {error.message or ''}".rstrip(": ")

@@ -125,6 +125,13 @@ def shown_by(*judged: Judged) -> Iterator[None]:
         raise
 
 
+def counts_add_up(judged: Judged) -> bool:
+    """Every call that was offered is counted once, by how it ended."""
+    calls = judged.report.calls
+    ends = (calls.completed, calls.refused, calls.failed, calls.dropped, calls.abandoned, calls.left)
+    return calls.offered == sum(ends) == sum(judged.report.end_causes.values()) == len(judged.outcomes)
+
+
 async def judge(
     folder: Path, scenario: str, url: str, *, metrics: str | None = "off", codes: bool | None = True, **options: object
 ) -> Judged:

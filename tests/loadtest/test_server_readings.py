@@ -212,6 +212,23 @@ async def test_where_there_is_no_page_nothing_is_asked() -> None:
     await watch.aclose()
 
 
+async def test_a_server_of_another_make_is_asked_once_for_what_it_does_not_have() -> None:
+    asked: list[str] = []
+
+    def answer(path: str, headers: dict[str, str]) -> Answer:
+        asked.append(path)
+        return (404, "{}") if len(asked) > 1 else (503, "starting")
+
+    async with http_server(answer) as url:
+        watch = ServerWatch(f"{url}/metrics", None, Clock())
+        for _ in range(4):
+            assert await watch.read() is None
+        assert await watch.stages_of("call_1") == ()
+        await watch.aclose()
+    assert asked == ["/metrics"] * 2
+    assert watch.problem == "status 404"
+
+
 async def test_readings_of_a_long_run_are_thinned() -> None:
     clock = Clock()
     async with http_server(lambda path, headers: (200, "offhook_tasks 1\n")) as url:
@@ -239,10 +256,12 @@ async def test_the_record_of_a_call_is_found_by_its_id_or_by_its_wires_id() -> N
             return 200, json.dumps(
                 {"data": [{"id": "call_0", "wire_id": None}, {"id": "call_1", "wire_id": "a b@host"}]}
             )
-        return 404, "{}"
+        return (200, METRICS) if path == "/metrics" else (404, "{}")
 
     async with http_server(answer) as url:
         watch = ServerWatch(f"{url}/metrics", None, Clock())
+        assert await watch.stages_of("call_1") == ()  # who it is, it has not said yet
+        await watch.read()
         stages = (StageTimes(decision_ms=500.0, first_sent_ms=700.5),)
         assert await watch.stages_of("call_1") == stages
         assert await watch.stages_of("a b@host") == stages

@@ -6,7 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadtest.wire import MAX_ERROR_CHARACTERS, MAX_ERRORS, MAX_TEXT_CHARACTERS, WireLog, decode_event
+from loadtest.wire import (
+    KNOWN_EVENTS,
+    MAX_ERROR_CHARACTERS,
+    MAX_ERRORS,
+    MAX_TEXT_CHARACTERS,
+    ServerEvent,
+    WireLog,
+    decode_event,
+)
 
 
 def note(log: WireLog, turn: int, kind: str, **fields: Any) -> None:
@@ -114,3 +122,10 @@ def test_what_is_no_event(message: str) -> None:
 def test_what_is_nested_too_deeply_is_no_event() -> None:
     with pytest.raises(msgspec.DecodeError, match="nested"):
         decode_event('{"type":"x","y":' + "[" * 100_000)
+
+
+def test_events_that_nobody_knows_have_fields_of_any_type_and_known_ones_have_not() -> None:
+    assert decode_event('{"type": "vendor.news", "delta": {"a": 1}, "error": "none"}') == ServerEvent("vendor.news")
+    for kind in KNOWN_EVENTS:
+        with pytest.raises(msgspec.ValidationError):
+            decode_event(json.dumps({"type": kind, "delta": {"a": 1}}))
