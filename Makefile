@@ -41,7 +41,7 @@ check: $(VENV)/.installed-dev ## Lint, types, imports and the fast tests: what a
 bench-call: $(VENV)/.installed-dev ## Latency per stage over 20 simulated calls, speculation off and on
 	@exec $(BIN)/python scripts/bench_call.py --preset '$(PRESET)'
 
-bench-media: $(VENV)/.installed-embedded $(PIPECAT_VENV)/.installed ## A browser call's cost: stock aiortc, ours, pipecat (BENCH=--quick)
+bench-media: $(VENV)/.installed-dev $(PIPECAT_VENV)/.installed ## A browser call's cost: stock aiortc, ours, pipecat (BENCH=--quick)
 	@exec $(BIN)/python -m scripts.bench_media --pipecat-python $(PIPECAT_VENV)/bin/python $(BENCH)
 
 bench-phones: $(VENV)/.installed-dev ## A phone call's cost over SIP and Twilio, and calls a core holds (BENCH=--quick)

@@ -1,6 +1,6 @@
-"""``make bench-media``: what a WebRTC call costs here, on stock aiortc and on pipecat's SmallWebRTC transport.
+"""``make bench-media``: what a WebRTC call costs here, on stock aiortc and on pipecat's SmallWebRTC transport. See
+docs/benchmarks/media.md.
 
-Three processes: this one (``measure``), one server pinned to one core (``server``), the callers pinned to another
-(``callers``). The server of pipecat runs in a virtual environment of its own: what the two environments both run may
-import nothing but aiortc, PyAV, NumPy and the standard library.
+The server of pipecat runs in a virtual environment of its own: what the two environments both run (``server``,
+``talk``) may import nothing but aiortc, PyAV, NumPy, Starlette, uvicorn and the standard library.
 """

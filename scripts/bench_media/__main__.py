@@ -2,71 +2,55 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
-from pathlib import Path
-from statistics import median
-from typing import Any
+from itertools import product
 
-from scripts.bench_loss import LossRow, loss_table, measure_losses
-from scripts.bench_media.machine import choose_cores, machine_line
-from scripts.bench_media.measure import QUICK, Bench, Plan
-from scripts.bench_media.report import as_json, report
-from scripts.bench_media.wire import ChildError
+from scripts.bench_loss import loss_table, measure_losses
+from scripts.bench_media.talk import Pattern
+from scripts.call_cost.bench import Measured, Plan
+from scripts.call_cost.command import parser_of, plan_of, run
+from scripts.call_cost.servers import PORT, Subject
+from scripts.call_cost.table import ratios
+from scripts.call_cost.windows import TALKERS
 from scripts.loopback import only_loopback
+
+USUAL = Plan(calls=(5, 10), climb=(10, 80))
+QUICK = Plan(calls=(5,), rounds=1, ramp_s=2.0, window_s=10.0)
+ALWAYS, HALF = "talks all the time", "talks half the time"
+PATTERNS = {ALWAYS: Pattern(3_000, 0), HALF: Pattern(3_000, 3_000)}
+AIMS = {("stock", ALWAYS): 0.65, ("stock", HALF): 0.50}
+"""Ours against stock: no more than this share of its cost."""
+
+LOSS_PACKETS = 800
+
+
+def subject(kind: str, python: str, asked: str) -> Subject:
+    """``kind`` of server, run by ``python``, whose agents talk as is asked of them."""
+    pattern = PATTERNS[asked]
+    command = (python, "-m", "scripts.bench_media.server", kind, PORT, str(pattern.on_ms), str(pattern.off_ms))
+    return Subject(kind, asked, command, f"http://127.0.0.1:{PORT}", TALKERS, {"LOGURU_LEVEL": "ERROR"})
+
+
+def beside(measured: Measured) -> str:
+    return ratios(measured.windows, "ours", AIMS)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench_media", description=__doc__)
-    parser.add_argument("--pipecat-python", type=Path, help="the interpreter of the environment that has pipecat")
+    parser = parser_of("scripts.bench_media", __doc__)
+    parser.add_argument("--pipecat-python", help="the interpreter of the environment that has pipecat")
     parser.add_argument("--servers", default="stock,ours,pipecat", help="which to compare (stock,ours,pipecat)")
-    parser.add_argument("--quick", action="store_true", help="about a minute: 5 calls, one window each, no climb")
-    parser.add_argument("--no-climb", action="store_true", help="leave out how many calls a core holds")
     parser.add_argument("--loss", action="store_true", help="add what packet loss does to stock's audio and to ours")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save every window too")
     options = parser.parse_args()
     interpreters = {"stock": sys.executable, "ours": sys.executable, "pipecat": options.pipecat_python}
-    servers = {name: str(interpreters[name]) for name in options.servers.split(",") if interpreters[name]}
-    plan = QUICK if options.quick else Plan(climb=() if options.no_climb else Plan().climb)
-    cores = choose_cores()
-    machine = machine_line()
-    print(f"before: {machine}; {cores.describe()}")
-    try:
-        measured = asyncio.run(Bench(servers, cores, say=say).run(plan))
-    except ChildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"after:  {machine_line()}\n\n{report(measured, tuple(servers))}")
-    rows = measured_losses() if options.loss else []
-    if rows:
-        print(f"\n{loss_table(rows)}")
-    if options.json:
-        saved = as_json(measured, tuple(servers), machine) | {"loss": [loss_row(row) for row in rows]}
-        options.json.write_text(json.dumps(saved, indent=1) + "\n")
-    return 0
-
-
-def measured_losses() -> list[LossRow]:
-    """16 s of speech through the relay at each loss, to both in this process."""
-    only_loopback()
-    return asyncio.run(measure_losses(packets=800))
-
-
-def loss_row(row: LossRow) -> dict[str, Any]:
-    return {
-        "server": row.kind,
-        "loss_percent": row.loss_percent,
-        "delay_p50_ms": median(row.delays_ms),
-        "worst_gap_ms": row.worst_gap_ms,
-        "missing_share": row.missing / row.expected,
-    }
-
-
-def say(line: str) -> None:
-    """Progress, apart from the result."""
-    print(line, file=sys.stderr, flush=True)
+    kinds = [kind for kind in options.servers.split(",") if interpreters[kind]]
+    subjects = [subject(kind, interpreters[kind], asked) for asked, kind in product(PATTERNS, kinds)]
+    climbing = [each for each in subjects if each.asked == ALWAYS]
+    code = run(subjects, plan_of(options, USUAL, QUICK), beside, climbing=climbing, save=options.json)
+    if options.loss and not code:
+        only_loopback()
+        print(f"\n{loss_table(asyncio.run(measure_losses(packets=LOSS_PACKETS)))}")
+    return code
 
 
 if __name__ == "__main__":

@@ -1,74 +1,108 @@
-"""The server process: ``server CORE stock|ours|pipecat SPEECH``. It answers offers, and tells what it used."""
+"""``server stock|ours|pipecat PORT TALK_MS SILENCE_MS``: answers WebRTC calls by the Realtime protocol's route.
+
+It says of the protocol what a caller waits for (``session.created``, ``session.updated``) and no more: what is measured
+is the transport.
+"""
 
 from __future__ import annotations
 
 import importlib
-import resource
+import itertools
+import json
+import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Protocol
 
-from scripts.bench_media.talk import Pattern, Speech
-from scripts.bench_media.wire import Message, run_child
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from scripts.bench_media.talk import HEARD_HZ, LINES, Pattern, Speech, joined_lines
 from scripts.loopback import only_loopback
 
+CALLS = "/v1/realtime/calls"
 MODULES = {"stock": "stock", "ours": "ours", "pipecat": "smallwebrtc"}
+HELLO = ({"type": "session.created", "session": {"id": "call"}}, {"type": "session.updated"})
+"""The first messages on the data channel."""
+
+GREETINGS = tuple(map(json.dumps, HELLO))
+MOST_UNHEARD_S = 1.0
 
 
 class Conversation:
-    """What the server's calls share: the agents' speech, when they talk, and how much was heard of the callers."""
+    """One call's: what the agent says and when it talks, and how much it has heard. An agent that has not heard as much
+    as the caller has had time to say falls silent: no call shall be cheap because half of it was not done."""
 
-    def __init__(self, speech: Speech) -> None:
+    def __init__(
+        self, speech: Speech, pattern: Pattern, call: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.speech = speech
-        self.heard_samples = 0
-        self._pattern = Pattern(1, 0)
-        self._since_s = time.monotonic()
-
-    def set_pattern(self, pattern: Pattern) -> None:
+        self._clock = clock
         self._pattern = pattern
-        self._since_s = time.monotonic()
+        self._call = call
+        self._began_s: float | None = None
+        self._heard_samples = 0
 
-    def talking(self, call: int) -> bool:
-        return self._pattern.talking((time.monotonic() - self._since_s) * 1000, call)
+    def hear(self, samples: int) -> None:
+        """At 16 kHz."""
+        if self._began_s is None:
+            self._began_s = self._clock()
+        self._heard_samples += samples
+
+    @property
+    def talking(self) -> bool:
+        now_s = self._clock()
+        if self._began_s is None or now_s - self._began_s - self._heard_samples / HEARD_HZ > MOST_UNHEARD_S:
+            return False
+        return self._pattern.talking(now_s * 1000, self._call)
 
 
-class Server(Protocol):
-    """One way to answer calls."""
+class Call(Protocol):
+    """One way to answer a call."""
 
-    async def answer(self, offer_sdp: str, call: int) -> str: ...
+    async def answer(self, offer_sdp: str) -> str: ...
 
-
-def make_server(kind: str, conversation: Conversation) -> Server:
-    """Only the one that is asked for is imported: each needs what the other's environment may lack."""
-    server: Server = importlib.import_module(f"scripts.bench_media.{MODULES[kind]}").Server(conversation)
-    return server
+    async def close(self) -> None: ...
 
 
-async def serve(arguments: Sequence[str]) -> Callable[[Message], Awaitable[Message]]:
-    kind, speech_path = arguments
+def application(kind: str, pattern: Pattern) -> Starlette:
+    """Only the kind that is asked for is imported: each needs what the other's environment may lack."""
+    module = importlib.import_module(f"scripts.bench_media.{MODULES[kind]}")
+    speech = Speech(joined_lines(LINES))
+    numbers = itertools.count(1)
+    calls: dict[int, Call] = {}
+
+    async def answer(request: Request) -> Response:
+        number = next(numbers)
+        call: Call = module.Call(Conversation(speech, pattern, number))
+        calls[number] = call
+        sdp = await call.answer((await request.body()).decode())
+        return Response(sdp, 201, {"Location": f"{CALLS}/{number}"}, "application/sdp")
+
+    async def hang_up(request: Request) -> Response:
+        call = calls.pop(request.path_params["number"], None)
+        if call is None:
+            return Response(status_code=404)
+        await call.close()
+        return Response()
+
+    return Starlette(
+        routes=[
+            Route(CALLS, answer, methods=["POST"]),
+            Route(f"{CALLS}/{{number:int}}/hangup", hang_up, methods=["POST"]),
+        ]
+    )
+
+
+def main() -> None:
+    kind, port, talk_ms, silence_ms = sys.argv[1:]
     only_loopback()
-    conversation = Conversation(Speech.load(Path(speech_path)))
-    server = make_server(kind, conversation)
-    calls = 0
-
-    async def answer(message: Message) -> Message:
-        nonlocal calls
-        if message["do"] == "answer":
-            calls += 1
-            return {"sdp": await server.answer(message["sdp"], calls)}
-        if message["do"] == "talk":
-            conversation.set_pattern(Pattern(message["on_ms"], message["off_ms"]))
-            return {}
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        return {
-            "cpu_s": used.ru_utime + used.ru_stime,
-            "at_s": time.monotonic(),
-            "heard_samples": conversation.heard_samples,
-        }
-
-    return answer
+    app = application(kind, Pattern(int(talk_ms), int(silence_ms)))
+    uvicorn.run(app, host="127.0.0.1", port=int(port), loop="uvloop", log_level="error")
 
 
 if __name__ == "__main__":
-    run_child(serve)
+    main()

@@ -6,35 +6,38 @@ import asyncio
 import time
 from fractions import Fraction
 
-from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc import MediaStreamTrack, RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
 from av import AudioFrame, AudioResampler
 
-from scripts.bench_media.server import Conversation
+from scripts.bench_media.server import GREETINGS, Conversation
 from scripts.bench_media.talk import AGENT_FRAME, AGENT_HZ, FRAME_MS, HEARD_HZ
 
 
-class Server:
+class Call:
     def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
-        self._peers: list[RTCPeerConnection] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def answer(self, offer_sdp: str, call: int) -> str:
         # Without a configuration aiortc asks a public STUN server.
-        peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self._peers.append(peer)
+        self._peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self._conversation = conversation
+        self._listening: asyncio.Task[None] | None = None
 
-        @peer.on("track")
+    async def answer(self, offer_sdp: str) -> str:
+        @self._peer.on("track")
         def on_track(track: MediaStreamTrack) -> None:
-            task = asyncio.create_task(self._listen(track))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._listening = asyncio.create_task(self._listen(track))
 
-        await peer.setRemoteDescription(RTCSessionDescription(sdp=offer_sdp, type="offer"))
-        peer.addTrack(AgentTrack(self._conversation, call))
-        await peer.setLocalDescription(await peer.createAnswer())
-        return str(peer.localDescription.sdp)
+        @self._peer.on("datachannel")
+        def on_channel(channel: RTCDataChannel) -> None:
+            for text in GREETINGS:
+                channel.send(text)
+
+        await self._peer.setRemoteDescription(RTCSessionDescription(sdp=offer_sdp, type="offer"))
+        self._peer.addTrack(AgentTrack(self._conversation))
+        await self._peer.setLocalDescription(await self._peer.createAnswer())
+        return str(self._peer.localDescription.sdp)
+
+    async def close(self) -> None:
+        await self._peer.close()
 
     async def _listen(self, track: MediaStreamTrack) -> None:
         resampler = AudioResampler(format="s16", layout="mono", rate=HEARD_HZ)
@@ -45,7 +48,7 @@ class Server:
                 return
             assert isinstance(frame, AudioFrame)
             for resampled in resampler.resample(frame):
-                self._conversation.heard_samples += len(resampled.to_ndarray()[0])
+                self._conversation.hear(len(resampled.to_ndarray()[0]))
 
 
 class AgentTrack(MediaStreamTrack):
@@ -53,10 +56,9 @@ class AgentTrack(MediaStreamTrack):
 
     kind = "audio"
 
-    def __init__(self, conversation: Conversation, call: int) -> None:
+    def __init__(self, conversation: Conversation) -> None:
         super().__init__()
         self._conversation = conversation
-        self._call = call
         self._start_s: float | None = None
         self._index = 0
 
@@ -69,7 +71,7 @@ class AgentTrack(MediaStreamTrack):
             self._index += 1
             await asyncio.sleep(self._start_s + self._index * FRAME_MS / 1000 - time.time())
         frame = AudioFrame(format="s16", layout="mono", samples=AGENT_FRAME)
-        if self._conversation.talking(self._call):
+        if self._conversation.talking:
             frame.planes[0].update(self._conversation.speech.frame(self._index).tobytes())
         else:
             frame.planes[0].update(bytes(2 * AGENT_FRAME))

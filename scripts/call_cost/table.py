@@ -11,12 +11,13 @@ from scripts.call_cost.windows import Window
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """Medians of windows that count. CPU and memory are of one call, turns and frames of all together."""
+    """Medians of windows that count. CPU and memory are of one call, frames and turns of all together; of turns None
+    where they are not judged."""
 
     cpu_share: float
     resident_bytes: float
-    turns: float
     frames: float
+    turns: float | None
 
 
 def typical(windows: Iterable[Window]) -> Typical | None:
@@ -26,11 +27,12 @@ def typical(windows: Iterable[Window]) -> Typical | None:
     counted = [each for each in asked if not each.void] or asked
     if not counted:
         return None
+    turns = [each.turns for each in counted if each.turns is not None]
     return Typical(
         median(each.cpu_per_call for each in counted),
         median(each.bytes_per_call for each in counted),
-        median(each.turns for each in counted),
         median(each.frames for each in counted),
+        median(turns) if turns else None,
     )
 
 
@@ -46,7 +48,11 @@ def costs(windows: Sequence[Window]) -> str:
         assert found is not None
         late, due = (sum(getattr(window.report.media, name) for window in these) for name in ("late", "due"))
         cells = [*map(str, key), f"{found.cpu_share:.2%}", f"{found.resident_bytes / 2**20:.2f} MiB"]
-        cells += [f"{found.turns:.0f}", f"{found.frames:.0f}", f"{late / max(1, due):.3%}"]
+        cells += [
+            f"{found.frames:.0f}",
+            f"{late / max(1, due):.3%}",
+            "-" if found.turns is None else f"{found.turns:.0f}",
+        ]
         cells.append(f"{sum(window.void for window in these)} of {len(these)}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -64,8 +70,9 @@ def ratios(windows: Sequence[Window], ours: str, aims: Mapping[tuple[str, str], 
         cpu, aim = our.cpu_share / their.cpu_share, aims.get((subject, asked))
         judged = "" if aim is None else f" (aim {aim:.2f}: {'met' if cpu <= aim else 'MISSED'})"
         told = [f"CPU a call {cpu:.2f}{judged}", f"memory a call {our.resident_bytes / their.resident_bytes:.2f}"]
-        told += [f"turns {our.turns / their.turns:.2f}"] if their.turns else []
         told.append(f"frames {our.frames / max(1.0, their.frames):.2f}")
+        if our.turns is not None and their.turns:
+            told.append(f"turns {our.turns / their.turns:.2f}")
         lines.append(f"- {asked}, {calls} calls, {ours} to {subject}: {', '.join(told)}")
     return "\n".join(lines)
 

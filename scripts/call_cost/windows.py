@@ -54,9 +54,11 @@ class Window:
         return (self.resident_bytes - self.idle_bytes) / self.calls
 
     @property
-    def turns(self) -> int:
-        """That were answered. A server that keeps callers waiting has fewer, and less to do."""
-        return self.report.latency_ms.voice_to_voice.count
+    def turns(self) -> int | None:
+        """That were answered; None where turns are not judged. A server that keeps callers waiting has fewer, and less
+        to do."""
+        judged = "answer_within_ms" in self.report.expect
+        return self.report.latency_ms.voice_to_voice.count if judged else None
 
     @property
     def frames(self) -> int:
@@ -70,9 +72,8 @@ class Window:
     @property
     def good_share(self) -> float:
         """Of the calls offered: the good ones, or those that came up and stayed, where turns are not judged."""
-        if "answer_within_ms" in self.report.expect:
-            return self.report.goodput or 0.0
-        return self.report.calls.completed / max(1, self.report.calls.offered)
+        calls = self.report.calls
+        return calls.completed / max(1, calls.offered) if self.turns is None else self.report.goodput or 0.0
 
     @property
     def void(self) -> bool:
@@ -92,7 +93,7 @@ class Window:
             f"the core {self.cpu_share:.0%} busy with it" + ("" if others is None else f", {others:.0%} with others"),
             f"{self.good_share:.1%} good calls, {self.late_share:.3%} of {self.report.media.due} frames late",
         ]
-        if "answer_within_ms" in self.report.expect:
+        if self.turns is not None:
             told.append(f"{self.turns} turns, voice to voice p50 {'-' if wait is None else f'{wait:.0f} ms'}")
         words = {Held.HELD: "", Held.MISSED: " (NOT HELD)", Held.VOID: " (VOID: the callers were late)"}
         return f"{self.subject} {self.asked:20} {self.calls:4} calls: {'; '.join(told)}{words[self.held]}"

@@ -17,18 +17,21 @@ def test_a_void_window_counts_only_if_all_are() -> None:
 
 
 def test_the_table_has_a_row_for_each_server_and_number_of_calls() -> None:
-    windows = [window(), window(late=10, void=True), window(calls=20), window("theirs")]
+    windows = [window(), window(late=10, void=True), window(calls=20), window("theirs", goodput=1.0)]
     assert costs(windows).splitlines()[2:] == [
-        "| ours | talk | 10 | 2.00% | 1.00 MiB | 40 | 1000 | 0.498% | 1 of 2 |",
-        "| ours | talk | 20 | 1.00% | 1.00 MiB | 40 | 1000 | 0.000% | 0 of 1 |",
-        "| theirs | talk | 10 | 2.00% | 1.00 MiB | 40 | 1000 | 0.000% | 0 of 1 |",
+        "| ours | talk | 10 | 2.00% | 1.00 MiB | 1000 | 0.498% | - | 1 of 2 |",
+        "| ours | talk | 20 | 1.00% | 1.00 MiB | 1000 | 0.000% | - | 0 of 1 |",
+        "| theirs | talk | 10 | 2.00% | 1.00 MiB | 1000 | 0.000% | 40 | 0 of 1 |",
     ]
 
 
 def test_aims_are_met_or_missed_by_what_was_asked() -> None:
-    windows = [window("ours", cpu_share=0.15), window("theirs", cpu_share=0.25, turns=20, frames=500)]
+    windows = [
+        window("ours", cpu_share=0.15, goodput=1.0),
+        window("theirs", cpu_share=0.25, goodput=1.0, turns=20, frames=500),
+    ]
     assert ratios(windows, "ours", {("theirs", "talk"): 0.5}) == (
-        "- talk, 10 calls, ours to theirs: CPU a call 0.50 (aim 0.50: met), memory a call 1.00, turns 2.00, frames 2.00"
+        "- talk, 10 calls, ours to theirs: CPU a call 0.50 (aim 0.50: met), memory a call 1.00, frames 2.00, turns 2.00"
     )
     assert "aim 0.40: MISSED" in ratios(windows, "ours", {("theirs", "talk"): 0.4})
     assert "aim" not in ratios(windows, "ours", {("theirs", "echo"): 0.4})

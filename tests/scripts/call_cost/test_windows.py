@@ -18,6 +18,7 @@ def test_where_turns_are_not_judged_a_good_call_is_one_that_stayed() -> None:
     assert window(calls=200, completed=197, goodput=None).held is Held.MISSED
     assert window(goodput=0.98).held is Held.MISSED
     assert window(completed=0, goodput=1.0).held is Held.HELD
+    assert (window(goodput=None).turns, window(goodput=1.0).turns) == (None, 40)
 
 
 def test_one_frame_in_a_thousand_is_too_late_and_late_callers_say_nothing() -> None:
