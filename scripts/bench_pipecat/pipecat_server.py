@@ -51,6 +51,7 @@ from starlette.websockets import WebSocket
 from engines.llm.scripted import ScriptedLlm
 from engines.stt.scripted_codes import MURMUR_MS, understood
 from engines.tts.scripted import ScriptedTts
+from streaming.audio.code_words import find
 from streaming.audio.resample import Resampler
 from streaming.jobs import (
     INPUT_RATE_HZ,

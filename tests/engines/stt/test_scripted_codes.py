@@ -8,7 +8,7 @@ import numpy as np
 
 from engines.api import Pcm16
 from engines.stt.scripted_codes import MAX_HEARD_S, CodeWordStt, CodeWordUtterance, understood
-from streaming.audio.code_words import code_word, phrase_word, speak
+from streaming.audio.code_words import code_word, find, phrase_word, speak
 from streaming.jobs import (
     FinalizeTranscription,
     FinalTranscript,
@@ -47,17 +47,21 @@ def feed(stream: CodeWordUtterance, pcm: Pcm16) -> None:
         stream.feed(pcm[at : at + RATE_HZ // 10])
 
 
+def says(pcm: Pcm16, voiced_ms: float) -> str:
+    return understood(find(pcm, RATE_HZ), voiced_ms)
+
+
 def test_what_a_sound_says() -> None:
     broken = sung(WORD)
     broken[RATE_HZ // 2 : RATE_HZ * 7 // 10] = np.random.default_rng(1).integers(-3_000, 3_000, RATE_HZ // 5)
-    assert understood(sung(WORD), 900.0) == f"my code word is {WORD}"
-    assert understood(sung(WORD, phrase_word("tell me more")), 1_700.0) == f"my code word is {WORD}, tell me more"
-    assert understood(sung(phrase_word("goodbye")), 900.0) == "goodbye"
-    assert understood(sung(WORD, OTHER), 1_700.0) == f"my code word is {WORD} {OTHER}"
-    assert understood(broken, 900.0) == "my code word is broken"
-    assert understood(hum(500), 500.0) == "mm-hm"
-    assert understood(hum(700), 700.0) == "hello there"
-    assert understood(np.zeros(RATE_HZ, np.int16), 0.0) == ""
+    assert says(sung(WORD), 900.0) == f"my code word is {WORD}"
+    assert says(sung(WORD, phrase_word("tell me more")), 1_700.0) == f"my code word is {WORD}, tell me more"
+    assert says(sung(phrase_word("goodbye")), 900.0) == "goodbye"
+    assert says(sung(WORD, OTHER), 1_700.0) == f"my code word is {WORD} {OTHER}"
+    assert says(broken, 900.0) == "my code word is broken"
+    assert says(hum(500), 500.0) == "mm-hm"
+    assert says(hum(700), 700.0) == "hello there"
+    assert says(np.zeros(RATE_HZ, np.int16), 0.0) == ""
 
 
 @virtual
@@ -143,7 +147,6 @@ async def test_only_the_end_of_a_long_utterance_is_kept() -> None:
     for _ in range(MAX_HEARD_S):
         feed(stream, hum(1_000))
     feed(stream, sung(OTHER))
-    assert stream._heard_samples <= (MAX_HEARD_S + 1) * RATE_HZ
     stream.finalize(final())
     await asyncio.sleep(0.1)
     assert heard == [FinalTranscript(1, 1, f"my code word is {OTHER}")]

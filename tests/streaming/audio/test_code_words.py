@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streaming.audio import code_words
 from streaming.audio.code_words import (
     NOTE_MS,
     PHRASES,
     WORD_MS,
     WORDS,
+    Finder,
     Found,
     Pcm16,
     code_word,
@@ -177,6 +179,53 @@ def test_tones_and_keypads_are_no_words() -> None:
     buzz = np.where(times * 110 % 1 < 0.5, 4_000, -4_000).astype(np.int16)
     assert find(sweep, 8_000) == ()
     assert find(buzz, 8_000) == ()
+
+
+@pytest.mark.parametrize("piece", [1, 511, 4_000])
+def test_it_is_all_one_in_what_pieces_a_recording_comes(piece: int) -> None:
+    pcm = np.concatenate([alone(code_word(5)), alone(code_word(77)), speak(code_word(5), 8_000)[:4_000]])
+    finder = Finder(8_000)
+    seen = set()
+    for at in range(0, len(pcm), piece):
+        finder.hear(pcm[at : at + piece])
+        if at % 4_000 < piece:
+            seen.add(len(finder.found()))
+
+    assert finder.found() == find(pcm, 8_000)
+    assert seen == {0, 1, 2}
+
+
+def test_what_comes_is_gone_through_in_portions_and_of_the_end_only_what_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen_ms: list[int] = []
+
+    def counted(pcm: Pcm16, rate_hz: int) -> object:
+        seen_ms.append(len(pcm) * 1_000 // rate_hz)
+        return scores(pcm, rate_hz)
+
+    scores = code_words._scores
+    monkeypatch.setattr(code_words, "_scores", counted)
+    finder = Finder(8_000)
+    for block in np.split(noise(80_000, 3_000), 250):
+        before = len(seen_ms)
+        finder.hear(block)
+        assert len(seen_ms) <= before + 1
+    assert max(seen_ms) < 400
+    before = len(seen_ms)
+    finder.found()
+    finder.found()
+    assert len(seen_ms) == before + 1
+
+
+def test_only_the_end_may_be_kept_track_of() -> None:
+    finder = Finder(8_000, last_ms=3_000)
+    for number in (1, 77, 1_234):
+        finder.hear(alone(code_word(number)))
+        finder.hear(silence(1_000, 8_000))
+    (found,) = finder.found()
+    assert found.word == code_word(1_234)
+    assert abs(found.start_sample - 2 * len(alone(code_word(1))) - 18_640) <= 160
 
 
 def resampled(pcm: Pcm16, *rates: int) -> Pcm16:
