@@ -16,8 +16,8 @@ import numpy as np
 from loadtest.call import CallOver, CallPlan, EndCause, Key, Pcm16
 from loadtest.frame_tables import Encoding, Voice, each_frame, frame_tables
 from loadtest.phone_address import AudioSocketAddress
-from loadtest.phone_wire import PhoneWire
-from loadtest.report import BufferReport, SetupReport
+from loadtest.phone_wire import StreamWire
+from loadtest.report import BufferReport
 from loadtest.stream_playout import StreamPlayout
 from loadtest.tcp import reset
 from loadtest.ticker import running_clock
@@ -71,27 +71,25 @@ async def dial_audiosocket(plan: CallPlan, address: AudioSocketAddress) -> Audio
     except (OSError, TimeoutError) as error:
         raise CallOver(EndCause.REFUSED, f"no answer at {address.host}:{address.port}: {error or 'timeout'}") from error
     transport.write(message(_UUID, address.call.bytes))
+    wire.begun()
     return wire
 
 
-class AudioSocketWire(PhoneWire, asyncio.Protocol):
+class AudioSocketWire(StreamWire, asyncio.Protocol):
     """See :class:`loadtest.call.Wire`."""
 
     def __init__(self, address: AudioSocketAddress, voice: Voice, began_s: float) -> None:
-        super().__init__(str(address.call))
+        super().__init__(str(address.call), began_s)
         self.voice = voice
         self.rate_hz = address.rate_hz
-        self._clock = running_clock()
-        self._began_s = began_s
         self._buffer = bytearray()
         self._resampler: tuple[int, Resampler] | None = None
-        self._first_s: float | None = None
         self._blocked_s: float | None = None
         self._gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of asyncio's
-        self.setup_ms = (self._clock() - self._began_s) * 1000
+        self.connected()
         self.ear = StreamPlayout(rate_hz=self.rate_hz, room_ms=_ROOM_MS)
 
     def data_received(self, data: bytes) -> None:
@@ -111,12 +109,12 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
         self._blocked_s = None
 
     def eof_received(self) -> bool:
-        self.end(self._hung_up())
+        self.ended(self._hung_up())
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         lost = CallOver(EndCause.CONNECTION_LOST, f"the connection was lost: {exc}") if exc else None
-        self.end(lost or self._hung_up())
+        self.ended(lost or self._hung_up())
         self._gone.set()
 
     def encode(self, pcm: Pcm16) -> bytes:
@@ -149,10 +147,6 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
             self._transport.abort()
         return None
 
-    def setup(self) -> SetupReport:
-        first_ms = None if self._first_s is None else round((self._first_s - self._began_s) * 1000, 1)
-        return SetupReport(round(self.setup_ms, 1), None, None, first_ms)
-
     def buffer(self) -> BufferReport:
         return self.ear.report()
 
@@ -162,13 +156,15 @@ class AudioSocketWire(PhoneWire, asyncio.Protocol):
 
     def _on_message(self, kind: int, payload: bytes) -> None:
         if kind == _HANG_UP:
-            self.end(self._hung_up())
+            self.ended(self._hung_up())
         elif kind == _ERROR:
-            self.end(CallOver(EndCause.CONNECTION_LOST, f"the server reported error {payload.hex() or 'without code'}"))
+            self.ended(
+                CallOver(EndCause.CONNECTION_LOST, f"the server reported error {payload.hex() or 'without code'}")
+            )
         elif kind == _DTMF:
             self.log.keys_heard += payload.decode("ascii", "replace")
         elif kind in RATES_HZ and len(payload) % 2 == 0:
-            self._first_s = self._clock() if self._first_s is None else self._first_s
+            self.sounded()
             pcm = np.frombuffer(payload, dtype="<i2").astype(np.int16, copy=False)
             self.ear.push(self._at_our_rate(pcm, RATES_HZ[kind]), self._clock())
         else:

@@ -186,7 +186,6 @@ class Key:
 class Wire(Protocol):
     """A connected call. What sends raises :class:`CallOver` once the call is over."""
 
-    setup_ms: float
     voice: Voice
     rate_hz: int
     patience: Patience
@@ -197,6 +196,10 @@ class Wire(Protocol):
 
     @property
     def log(self) -> CallLog: ...
+
+    @property
+    def setup_ms(self) -> float | None:
+        """None of a call that turned out never to have come about."""
 
     def attend(self, turn: Callable[[], int], on_over: Callable[[CallOver], None]) -> None:
         """Take in what comes from now on, and what came before. ``turn`` tells which turn was last begun, -1 before the

@@ -19,8 +19,8 @@ import msgspec
 
 from loadtest.call import PHONE_RATE_HZ, SLOT_MS, CallOver, CallPlan, EndCause, Key, Pcm16
 from loadtest.frame_tables import Encoding, Voice, each_frame, frame_tables
-from loadtest.phone_wire import PhoneWire
-from loadtest.report import BufferReport, SetupReport
+from loadtest.phone_wire import StreamWire, not_taken
+from loadtest.report import BufferReport
 from loadtest.stream_playout import StreamPlayout
 from loadtest.ticker import running_clock
 from loadtest.websocket_link import WebSocketLink
@@ -82,6 +82,9 @@ async def dial_twilio(plan: CallPlan, url: str) -> TwilioWire:
     wire = TwilioWire(link, voice, began_s)
     try:
         wire.start(stream_parameters(plan))
+    except CallOver as over:
+        await link.close()
+        raise not_taken(over) from None
     except BaseException:
         await link.close()
         raise
@@ -92,22 +95,19 @@ def _sid(kind: str) -> str:
     return kind + secrets.token_hex(16)
 
 
-class TwilioWire(PhoneWire):
+class TwilioWire(StreamWire):
     """See :class:`loadtest.call.Wire`."""
 
     rate_hz = PHONE_RATE_HZ
 
     def __init__(self, link: WebSocketLink, voice: Voice, began_s: float) -> None:
         self.call_sid = _sid("CA")
-        super().__init__(self.call_sid)
+        super().__init__(self.call_sid, began_s)
+        self.connected()
         self.voice = voice
         self._link = link
-        self._clock = running_clock()
         self._account_sid, self._stream_sid = _sid("AC"), _sid("MZ")
         self._sid_bytes = self._stream_sid.encode("ascii")
-        self._began_s = began_s
-        self._connected_s = self._clock()
-        self._first_s: float | None = None
         self._sequence = 0
         self._chunk = 0
         self._at_ms = 0
@@ -120,11 +120,11 @@ class TwilioWire(PhoneWire):
         about = {"accountSid": self._account_sid, "streamSid": self._stream_sid, "callSid": self.call_sid}
         start = {**about, "tracks": ["inbound"], "customParameters": parameters, "mediaFormat": media_format}
         self._send("start", start=start)
-        self.setup_ms = (self._clock() - self._began_s) * 1000
+        self.begun()
 
     def attend(self, turn: Callable[[], int], on_over: Callable[[CallOver], None]) -> None:
         super().attend(turn, on_over)
-        self._link.attend(self._on_message, self.end)
+        self._link.attend(self._on_message, self.ended)
 
     def encode(self, pcm: Pcm16) -> bytes:
         return _payload(pcm)
@@ -156,10 +156,6 @@ class TwilioWire(PhoneWire):
         await self._link.close()
         return None
 
-    def setup(self) -> SetupReport:
-        first_ms = None if self._first_s is None else round((self._first_s - self._began_s) * 1000, 1)
-        return SetupReport(round((self._connected_s - self._began_s) * 1000, 1), None, None, first_ms)
-
     def buffer(self) -> BufferReport:
         return self.ear.report()
 
@@ -183,7 +179,7 @@ class TwilioWire(PhoneWire):
                 except (binascii.Error, ValueError):
                     self.log.note_malformed("media: its payload is not base64")
                     return
-                self._first_s = now_s if self._first_s is None else self._first_s
+                self.sounded()
                 self.ear.push(pcm, now_s)
             case _Message(event="mark", mark=_Mark(name=str(name))):
                 self.ear.mark(name, now_s)

@@ -140,6 +140,15 @@ async def test_refusals_are_told_apart(status: int, cause: EndCause) -> None:
     assert (tape.end_cause, tape.setup_ms) == (cause, None)
 
 
+@pytest.mark.parametrize(
+    ("code", "cause"), [(1000, EndCause.BUSY), (1013, EndCause.BUSY), (1011, EndCause.CONNECTION_LOST)]
+)
+async def test_a_stream_that_is_closed_at_once_never_came_about(code: int, cause: EndCause) -> None:
+    tape, _ = await call(Script(close_at_once=code), line())
+    assert (tape.end_cause, tape.setup_ms) == (cause, None)
+    assert tape.problem is not None
+
+
 async def test_what_twilio_would_not_take_is_noted_and_survived() -> None:
     raw = (
         "{",

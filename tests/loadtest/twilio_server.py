@@ -27,6 +27,8 @@ class Script:
     status: int | None = None
     close_after_mark: int | None = None
     """Close with this code when the last mark of a reply has come back."""
+    close_at_once: int | None = None
+    """Take the upgrade and close with this code."""
     raw: Sequence[str] = ()
     """Sent after ``start``, with the stream's id for ``SID``."""
 
@@ -54,6 +56,8 @@ class FakeStream:
         self._last_mark = ""
 
     async def run(self) -> None:
+        if self._script.close_at_once is not None:
+            await self._connection.close(self._script.close_at_once)
         async for raw in self._connection:
             message = json.loads(raw)
             self._seen.messages.append(message)
