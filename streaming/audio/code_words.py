@@ -256,7 +256,8 @@ class Finder:
         self._heard_samples += len(pcm)
         self._unscored.append(pcm.copy())
         self._unscored_samples += len(pcm)
-        self._score(self._block)
+        if self._unscored_samples >= 2 * self._block:  # later than need be: the silence after a word is for nobody
+            self._score(self._block)
 
     def found(self) -> tuple[Found, ...]:
         """The code words that were heard so far, in order. A word that breaks off (a reply that was interrupted) is
@@ -337,9 +338,10 @@ def _scores(pcm: Pcm16, rate_hz: int) -> tuple[_Floats, _Floats]:
     """How well each pitch fits each window of :data:`_WINDOW_MS`, a step apart: shape (windows, 18); and how loud each
     is. For a few windows only: so many that no linear algebra library takes threads for it."""
     templates, window, band = _templates(rate_hz)
-    windows = np.lib.stride_tricks.sliding_window_view(pcm, len(window))[:: rate_hz * _STEP_MS // 1000]
-    waves = np.fft.rfft(windows * window, axis=1)[:, band]
-    spectrum = np.sqrt(np.sqrt(np.square(waves.real) + np.square(waves.imag)))
+    step = rate_hz * _STEP_MS // 1000
+    count = (len(pcm) - len(window)) // step + 1
+    windows = np.ndarray((count, len(window)), pcm.dtype, pcm, strides=(step * pcm.itemsize, pcm.itemsize))
+    spectrum = np.sqrt(np.abs(np.fft.rfft(windows * window, axis=1)[:, band]))
     strength = np.linalg.norm(spectrum, axis=1)
     spectrum -= spectrum.mean(axis=1, keepdims=True)
     spectrum /= np.maximum(np.linalg.norm(spectrum, axis=1, keepdims=True), 1e-9)
