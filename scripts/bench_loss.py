@@ -1,7 +1,8 @@
 """``python -m scripts.bench_loss``: what packet loss on the caller's way does to audio, here and in stock aiortc.
 
-A caller sends ready-made Opus every 20 ms through the load test's relay, which loses the same packets for both by seed.
-Delay is from a packet's sending to the PCM that holds its audio; missing is audio that never came, concealed or not.
+A caller of the load test's sends ready-made Opus every 20 ms through its relay, which loses the same packets for both
+by seed. Delay is from a packet's sending to the PCM that holds its audio; missing is audio that never came, concealed
+or not.
 """
 
 from __future__ import annotations
@@ -11,18 +12,17 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
-from av import Packet
 
 from gateway.transports.webrtc.peer import MediaPeer, MediaPolicy
 from loadtest.udp_relay import Impairment, Path, RandomLoss, RelayRoute
+from loadtest.webrtc_peer import Peer
 from scripts.loopback import only_loopback
-from streaming.audio.opus import DECODER_HZ, ENCODER_HZ, FRAME_TICKS, RTP_CLOCK_HZ, OpusEncoder
+from streaming.audio.opus import DECODER_HZ, ENCODER_HZ, FRAME_TICKS, OpusEncoder
 
 LOSSES_PERCENT = (0.0, 1.0, 2.0, 5.0)
 KINDS = ("stock", "ours")
@@ -95,32 +95,17 @@ def fate(how: Impairment, seed: int, packets: int) -> list[int]:
     return through
 
 
-class _Speech(MediaStreamTrack):
+async def speak(caller: Peer, row: LossRow, packets: int) -> None:
     """So many packets of a tone, each 20 ms after the one before; then nothing."""
-
-    kind = "audio"
-
-    def __init__(self, packets: int) -> None:
-        super().__init__()
-        encoder = OpusEncoder()
-        wave = (6_000 * np.sin(2 * np.pi * 300 * np.arange(ENCODER_HZ) / ENCODER_HZ)).astype(np.int16)
-        self._tones = [encoder.encode(frame) for frame in wave.reshape(50, -1)]
-        self._packets = packets
-        self.sent_at_s: list[float] = []
-        self.done = asyncio.Event()
-
-    async def recv(self) -> Any:
-        loop = asyncio.get_running_loop()
-        number = len(self.sent_at_s)
-        if number == self._packets:
-            self.done.set()
-            await asyncio.Event().wait()
+    encoder = OpusEncoder()
+    wave = (6_000 * np.sin(2 * np.pi * 300 * np.arange(ENCODER_HZ) / ENCODER_HZ)).astype(np.int16)
+    tones = [encoder.encode(frame) for frame in wave.reshape(50, -1)]
+    loop = asyncio.get_running_loop()
+    for number in range(packets):
         if number:
-            await asyncio.sleep(max(0.0, self.sent_at_s[0] + number * FRAME_S - loop.time()))
-        self.sent_at_s.append(loop.time())
-        packet = Packet(self._tones[number % 50])
-        packet.pts, packet.time_base = number * FRAME_TICKS, Fraction(1, RTP_CLOCK_HZ)
-        return packet
+            await asyncio.sleep(max(0.0, row.sent_at_s[0] + number * FRAME_S - loop.time()))
+        row.sent_at_s.append(loop.time())
+        caller.microphone.say(tones[number % 50])
 
 
 class _Answerer(Protocol):
@@ -198,23 +183,18 @@ class _Stock:
 
 
 async def measure_loss(kind: str, loss_percent: float, *, packets: int, seed: int = 1) -> LossRow:
-    """One call to ``ours`` or ``stock``, in this process, over loopback. Raises :class:`TimeoutError`."""
+    """One call to ``ours`` or ``stock``, in this process, over loopback. Raises :class:`~loadtest.call.CallOver`."""
     how = Impairment(loss=lambda: RandomLoss(loss_percent / 100))
     through = fate(how, seed, packets)
     row = LossRow(kind, loss_percent, packets, first=through[0], expected=packets - through[0])
     row.lost = row.expected - len(through)
     answerer: _Answerer = _Ours(row) if kind == "ours" else _Stock(row)
     route = RelayRoute(up=how, seed=seed)
-    caller = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-    speech = _Speech(packets + _TAIL)
-    row.sent_at_s = speech.sent_at_s
+    caller = Peer(loopback=True)
     try:
-        caller.addTrack(speech)
-        await caller.setLocalDescription(await caller.createOffer())
-        answer = await route.answer(await answerer.answer(route.offer(caller.localDescription.sdp)))
-        await caller.setRemoteDescription(RTCSessionDescription(answer, "answer"))
-        async with asyncio.timeout(_CONNECT_S + (packets + _TAIL) * FRAME_S):
-            await speech.done.wait()
+        answer = await route.answer(await answerer.answer(route.offer(await caller.offer())))
+        await caller.accept(answer, "", within_s=_CONNECT_S)
+        await speak(caller, row, packets + _TAIL)
         await asyncio.sleep(_DRAIN_S)
         row.relayed = route.relay.up.counts.media
     finally:
