@@ -1,9 +1,10 @@
 """A language model on the CPU lane, one core a reply; by default SmolLM2 on CTranslate2, int8.
 
-A reply is one job on the lane that offers its slot at every token: a transcript of another call waits for one step at
-most. CTranslate2 keeps no cache between calls and computes the whole prompt each time, so history is bounded; it could
-keep the state of a system prompt (``cache_static_prompt``), never evicts one, and has a cache a worker, so that is left
-off. :mod:`engines.llm.onnx_model` keeps prompts, and is what presets use.
+A reply begins as a job of its own on the lane that offers its slot at every token: a transcript of another call waits
+for one step at most. The job says it to its end, or hands it to one that says others too
+(:class:`engines.llm.text_model.TextModel`). CTranslate2 keeps no cache between calls and computes the whole prompt each
+time, so history is bounded; it could keep the state of a system prompt (``cache_static_prompt``), never evicts one, and
+has a cache a worker, so that is left off. :mod:`engines.llm.onnx_model` keeps prompts, and is what presets use.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from engines.api import EngineError
 from engines.in_flight import InFlight
 from engines.lane import CpuLane, LaneFull, Slot
-from engines.llm.chatml import ChatMl
 from engines.llm.ctranslate2_model import CTranslate2Model
 from engines.llm.detokenize import Detokenizer
 from engines.llm.history import ContextTooLongError, bounded
+from engines.llm.text_model import TextModel, Wanted
 from engines.llm.written_tools import written_out
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 
@@ -40,26 +40,6 @@ _WARM_TOKENS = 4
 _log = structlog.get_logger(__name__)
 
 
-class TextModel(Protocol):
-    """Tokens in, tokens out: :class:`CTranslate2Model`, :class:`engines.llm.onnx_model.OnnxTextModel`, or a stand-in
-    under test."""
-
-    @property
-    def chat(self) -> ChatMl: ...
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Ids that end a reply and are no text."""
-
-    def decode(self, ids: list[int]) -> str: ...
-
-    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> int:
-        """Call ``on_token`` with each id, until ``max_tokens``, an end id, or ``on_token`` returns True. Returns how
-        many tokens of the prompt had to be computed. Raises what ``on_token`` raised."""
-
-    def close(self) -> None: ...
-
-
 @dataclass(eq=False, slots=True)
 class _Reply:
     """One generation. The loop sets ``cancelled``, the lane's thread sets ``begun``; each reads the other's."""
@@ -71,6 +51,18 @@ class _Reply:
     slot: Slot | None = None
     cancelled: bool = False
     begun: bool = False
+
+    def urgency(self) -> tuple[Priority, float] | None:
+        return None if self.cancelled else (self.priority, self.deadline)
+
+
+class _Unhurried:
+    """The slot of a warm-up."""
+
+    def yield_if_needed(self) -> bool:
+        return True
+
+    def reprioritize(self, priority: Priority, deadline: float) -> None: ...
 
 
 class CTranslate2LanguageModel:
@@ -133,16 +125,14 @@ class CTranslate2LanguageModel:
         # A speculation has no deadline; what the caller now waits for has one.
         reply.priority = Priority.DECODE
         reply.deadline = min(reply.deadline, self._running_loop().time() + _PROMOTED_WITHIN_S)
-        if reply.slot is not None:
-            reply.slot.reprioritize(reply.priority, reply.deadline)
+        self._reorder(reply, reply.priority, reply.deadline)
         self._admit()
 
     def postpone(self, call: str, epoch: int, until: float) -> None:
         reply = self._replies.get((call, epoch))
         if reply is not None:
             reply.deadline = until
-            if reply.slot is not None:
-                reply.slot.reprioritize(reply.priority, until)
+            self._reorder(reply, reply.priority, until)
 
     def cancel(self, call: str, epoch: int) -> None:
         reply = self._replies.pop((call, epoch), None)
@@ -151,9 +141,8 @@ class CTranslate2LanguageModel:
         reply.cancelled = True
         if reply in self._waiting:
             self._waiting.remove(reply)
-        if reply.slot is not None:
-            # Paused or queued, it would hold its place until its turn: let it come up at once, and end.
-            reply.slot.reprioritize(Priority.FINAL, 0.0)
+        # Paused or queued, it would hold its place until its turn: let it come up at once, and end.
+        self._reorder(reply, Priority.FINAL, 0.0)
         if not reply.begun:
             self._admitted.discard(reply)
         self._admit()
@@ -178,9 +167,25 @@ class CTranslate2LanguageModel:
     def _load_and_warm(self) -> TextModel:
         model = self._load(self._model_dir, self._workers)
         prompt = model.chat.prompt_ids([Message("system", "Be brief. " * 20), Message("user", "Hello?")])
-        left = iter(range(_WARM_TOKENS))
-        model.generate(prompt, _WARM_TOKENS, 0.0, lambda _: next(left, None) is None)
+        failures: list[Exception | None] = []
+        wanted = Wanted(
+            prompt,
+            _WARM_TOKENS,
+            0.0,
+            on_token=lambda _: False,
+            on_end=lambda _, failure: failures.append(failure),
+            urgency=lambda: (Priority.DECODE, 0.0),
+        )
+        model.generate(wanted, _Unhurried())
+        for failure in filter(None, failures):
+            raise failure
         return model
+
+    def _reorder(self, reply: _Reply, priority: Priority, deadline: float) -> None:
+        if reply.slot is not None:
+            reply.slot.reprioritize(priority, deadline)
+        if reply.begun and self._model is not None:
+            self._model.reorder()  # it may be said by another's slot by now, or others by its own
 
     def _admit(self) -> None:
         """Hand waiting replies to the lane while there are workers for them."""
@@ -209,42 +214,23 @@ class CTranslate2LanguageModel:
 
     def _run(self, reply: _Reply, slot: Slot) -> None:
         """On a lane thread."""
-        loop = self._loop
+        loop, model = self._loop, self._model
         assert loop is not None
         reply.begun = True
-        epoch = reply.request.epoch
-        end: Generation
         if reply.cancelled or not self._in_flight.begin():
             loop.call_soon_threadsafe(self._release, reply)
             return
-        try:
-            end = self._generate(reply, slot, loop)
-        except ContextTooLongError as error:
-            end = GenerationFailed(epoch, "context_too_long", str(error))
-        except Exception as error:  # noqa: BLE001 (whatever it was, the caller must hear of it)
-            _log.exception("a reply failed", call=reply.request.call)
-            end = GenerationFailed(epoch, "generation_failed", f"{type(error).__name__}: {error}")
-        finally:
-            self._in_flight.end()
-        loop.call_soon_threadsafe(self._finish, reply, end)
-
-    def _generate(self, reply: _Reply, slot: Slot, loop: asyncio.AbstractEventLoop) -> Generation:
-        model, request = self._model, reply.request
         assert model is not None
-        encoded: dict[int, list[int]] = {}
+        try:
+            wanted = self._wanted(reply, model, loop)
+        except Exception as error:  # noqa: BLE001 (whatever it was, the caller must hear of it)
+            self._ended(reply, loop, self._failed(reply, error))
+            return
+        model.generate(wanted, slot)
 
-        def count(message: Message) -> int:
-            ids = encoded[id(message)] = model.chat.message_ids(message)
-            return len(ids)
-
-        kept = bounded(
-            request.messages,
-            count,
-            history_tokens=self._history_tokens,
-            max_tokens=self._max_prompt_tokens,
-            step=self._history_step,
-        )
-        prompt = [token for message in kept for token in encoded[id(message)]] + model.chat.reply_ids
+    def _wanted(self, reply: _Reply, model: TextModel, loop: asyncio.AbstractEventLoop) -> Wanted:
+        request = reply.request
+        prompt = self._prompt(request, model)
         text = Detokenizer(model.decode)
         completion = 0
         ended = False
@@ -259,13 +245,50 @@ class CTranslate2LanguageModel:
                 return True
             if piece := text.feed(token):
                 loop.call_soon_threadsafe(self._tell, reply, Token(request.epoch, piece))
-            return not slot.yield_if_needed() or reply.cancelled
+            return False
 
-        prefilled = model.generate(prompt, request.max_tokens, request.temperature, on_token)
-        if piece := text.finish():
-            loop.call_soon_threadsafe(self._tell, reply, Token(request.epoch, piece))
-        usage = Usage(len(prompt), prefilled, completion)
-        return GenerationDone(request.epoch, "stop" if ended or completion < request.max_tokens else "length", usage)
+        def done(prefilled: int) -> Generation:
+            if piece := text.finish():
+                loop.call_soon_threadsafe(self._tell, reply, Token(request.epoch, piece))
+            usage = Usage(len(prompt), prefilled, completion)
+            stopped = ended or completion < request.max_tokens
+            return GenerationDone(request.epoch, "stop" if stopped else "length", usage)
+
+        def on_end(prefilled: int, error: Exception | None) -> None:
+            try:
+                end = done(prefilled) if error is None else self._failed(reply, error)
+            except Exception as failure:  # noqa: BLE001 (the last piece of text)
+                end = self._failed(reply, failure)
+            self._ended(reply, loop, end)
+
+        return Wanted(prompt, request.max_tokens, request.temperature, on_token, on_end, reply.urgency)
+
+    def _prompt(self, request: Generate, model: TextModel) -> list[int]:
+        encoded: dict[int, list[int]] = {}
+
+        def count(message: Message) -> int:
+            ids = encoded[id(message)] = model.chat.message_ids(message)
+            return len(ids)
+
+        kept = bounded(
+            request.messages,
+            count,
+            history_tokens=self._history_tokens,
+            max_tokens=self._max_prompt_tokens,
+            step=self._history_step,
+        )
+        return [token for message in kept for token in encoded[id(message)]] + model.chat.reply_ids
+
+    def _failed(self, reply: _Reply, error: Exception) -> GenerationFailed:
+        epoch = reply.request.epoch
+        if isinstance(error, ContextTooLongError):
+            return GenerationFailed(epoch, "context_too_long", str(error))
+        _log.error("a reply failed", call=reply.request.call, exc_info=error)
+        return GenerationFailed(epoch, "generation_failed", f"{type(error).__name__}: {error}")
+
+    def _ended(self, reply: _Reply, loop: asyncio.AbstractEventLoop, end: Generation) -> None:
+        self._in_flight.end()
+        loop.call_soon_threadsafe(self._finish, reply, end)
 
     def _tell(self, reply: _Reply, token: Token) -> None:
         if not reply.cancelled:

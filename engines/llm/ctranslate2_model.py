@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from engines.api import EngineError
 from engines.llm.chatml import END, START, ChatMl
+from engines.llm.text_model import Offer, Wanted
 
 REPETITION_PENALTY = 1.1
 """Without it a model of this size says one sentence over and over."""
@@ -40,31 +40,37 @@ class CTranslate2Model:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
-    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> int:
-        failure: list[BaseException] = []
+    def generate(self, wanted: Wanted, slot: Offer) -> None:
+        failure: Exception | None = None
 
         def step(result: Any) -> bool:
+            nonlocal failure
             # An exception must not cross into the C++ thread that calls this.
             try:
-                return on_token(result.token_id)
-            except BaseException as error:  # noqa: BLE001
-                failure.append(error)
+                last = wanted.on_token(result.token_id)
+            except Exception as error:  # noqa: BLE001
+                failure = error
                 return True
+            return last or not slot.yield_if_needed() or wanted.urgency() is None
 
-        greedy = temperature <= 0
-        self._generator.generate_batch(
-            [[self._vocabulary[i] for i in prompt]],
-            max_length=max_tokens,
-            include_prompt_in_result=False,
-            end_token=[END, _END_OF_TEXT],
-            repetition_penalty=REPETITION_PENALTY,
-            sampling_topk=1 if greedy else _SAMPLED_FROM,
-            sampling_temperature=1.0 if greedy else temperature,
-            callback=step,
-        )
-        if failure:
-            raise failure[0]
-        return len(prompt)
+        greedy = wanted.temperature <= 0
+        try:
+            self._generator.generate_batch(
+                [[self._vocabulary[i] for i in wanted.prompt]],
+                max_length=wanted.max_tokens,
+                include_prompt_in_result=False,
+                end_token=[END, _END_OF_TEXT],
+                repetition_penalty=REPETITION_PENALTY,
+                sampling_topk=1 if greedy else _SAMPLED_FROM,
+                sampling_temperature=1.0 if greedy else wanted.temperature,
+                callback=step,
+            )
+        except Exception as error:  # noqa: BLE001 (it is for whoever wanted the reply)
+            failure = error
+        wanted.on_end(len(wanted.prompt), failure)
+
+    def reorder(self) -> None:
+        """Each reply has a slot of its own."""
 
     def close(self) -> None:
         self._generator.unload_model()

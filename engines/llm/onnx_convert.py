@@ -95,8 +95,8 @@ class _Graph:
         hidden, heads, kv_heads = int(source.fact("llama.embedding_length")), source.heads, source.kv_heads
         size = hidden // heads
         self._rotary(size)
-        self._input("x", _FLOAT, (1, None, hidden))
-        self._input("last", _INT32, (1,))
+        self._input("x", _FLOAT, (None, None, hidden))
+        self._input("last", _INT32, (None,))
         self._input("total", _INT32, ())
         skip, out = "x", ""
         for index in range(source.layers):
@@ -106,9 +106,9 @@ class _Graph:
             past = [f"past_{kind}_{index}" for kind in ("key", "value")]
             present = [f"present_{kind}_{index}" for kind in ("key", "value")]
             for value in past:
-                self._input(value, _FLOAT, (1, kv_heads, None, size))
+                self._input(value, _FLOAT, (None, kv_heads, None, size))
             for value in present:
-                self._output(value, (1, kv_heads, None, size))
+                self._output(value, (None, kv_heads, None, size))
             self._node(
                 "GroupQueryAttention",
                 [self._product(name + "qkv", normal, qkv), "", "", *past, "last", "total", "cosines", "sines"],
@@ -128,7 +128,7 @@ class _Graph:
         _, normal = self._norm("norm", skip, out, source.tensor("output_norm.weight"))
         self._tensor("end", np.array(-1, np.int64))
         self._node("Gather", [normal, "end"], ["newest"], axis=1)
-        self._output(self._product("head", "newest", self._head(), to="logits"), (1, len(source.tokens)))
+        self._output(self._product("head", "newest", self._head(), to="logits"), (None, len(source.tokens)))
 
     def _head(self) -> npt.NDArray[np.float32]:
         return self._source.tensor("token_embd.weight" if self._source.tied else "output.weight")

@@ -1,9 +1,9 @@
-"""SmolLM2's weights on onnxruntime, with the keys and values of recent prompts kept: prompt ids in, reply ids out, on
-the calling thread.
+"""SmolLM2's weights on onnxruntime, with the keys and values of recent prompts kept: prompt ids in, reply ids out.
 
 A step is memory-bound: int8 weights read once, 9 ms of a core where CTranslate2 takes 23 (presumably it packs
-them anew for each product). A prompt is computed from the first token on that none of the kept prompts begins with: a
-turn computes its new words, and all calls share one reading of a system prompt.
+them anew for each product). So all replies step together (:mod:`engines.llm.onnx_rows`). A prompt is computed from
+the first token on that none of the kept prompts begins with: a turn computes its new words, and all calls share one
+reading of a system prompt.
 """
 
 from __future__ import annotations
@@ -12,23 +12,18 @@ import json
 import mmap
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from engines.api import EngineError
 from engines.lane import CpuLane
 from engines.llm.chatml import END, START, ChatMl
 from engines.llm.ctranslate2 import CTranslate2LanguageModel
-from engines.llm.onnx_convert import BLOCK, FACTS_NAME, GRAPH_NAME, MAX_POSITIONS, WEIGHTS_NAME
-from engines.onnx import open_session
-
-REPETITION_PENALTY = 1.1
-"""Without it a model of this size says one sentence over and over."""
+from engines.llm.onnx_convert import BLOCK, FACTS_NAME, MAX_POSITIONS, WEIGHTS_NAME
+from engines.llm.onnx_rows import Batch, Facts, Floats, Graph, Memory, Row, Run, Stepper
+from engines.llm.text_model import Offer, Wanted
 
 KEPT_TOKENS = 4096
 """There is room for in all kept prompts together: 46 kB each, so 190 MB."""
@@ -36,34 +31,7 @@ HISTORY_STEP = 4
 """Turns leave a long conversation so many at a time: each cut has the rest read again."""
 
 _GROWS_BY = 64
-
-_SAMPLED_FROM = 40
 _END_OF_TEXT = "<|endoftext|>"
-
-Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    layers: int
-    kv_heads: int
-    head_size: int
-    hidden_size: int
-    vocabulary: int
-    embedding_at: int
-    embedding_scales_at: int
-
-
-@dataclass(eq=False, slots=True)
-class _Memory:
-    """Keys and values of ``tokens``, float32 (layers, 2, 1, heads, capacity, size)."""
-
-    tokens: list[int]
-    state: Floats
-
-    @property
-    def capacity(self) -> int:
-        return int(self.state.shape[-2])
 
 
 class KeptPrompts:
@@ -72,16 +40,16 @@ class KeptPrompts:
 
     def __init__(self, max_tokens: int = KEPT_TOKENS) -> None:
         self._max_tokens = max_tokens
-        self._kept: deque[_Memory] = deque()
+        self._kept: deque[Memory] = deque()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def longest(self, prompt: list[int]) -> tuple[_Memory | None, int]:
+    def longest(self, prompt: list[int]) -> tuple[Memory | None, int]:
         """The memory that begins with most of ``prompt``, and how many tokens of it."""
         with self._lock:
-            best: _Memory | None = None
+            best: Memory | None = None
             length = 0
             for memory in self._kept:
                 shared = _shared(memory.tokens, prompt)
@@ -92,7 +60,7 @@ class KeptPrompts:
                 self._kept.append(best)
             return best, length
 
-    def keep(self, memory: _Memory) -> None:
+    def keep(self, memory: Memory) -> None:
         """Nobody may change ``memory`` any more."""
         with self._lock:
             for older in [old for old in self._kept if _shared(old.tokens, memory.tokens) == len(old.tokens)]:
@@ -108,14 +76,15 @@ def onnx_language_model(model_dir: Path, lane: CpuLane) -> CTranslate2LanguageMo
 
 
 class OnnxTextModel:
-    """A :class:`engines.llm.ctranslate2.TextModel`. Any number of threads may generate at once."""
+    """A :class:`engines.llm.text_model.TextModel` for at most ``rows`` replies at once. Each reads its prompt on a
+    thread of its own, then joins the others."""
 
-    def __init__(self, model_dir: Path, _workers: int = 0) -> None:
+    def __init__(self, model_dir: Path, rows: int) -> None:
         from tokenizers import Tokenizer
 
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-            self._facts = facts = _Facts(**json.loads((model_dir / FACTS_NAME).read_text(encoding="utf-8")))
+            facts = Facts(**json.loads((model_dir / FACTS_NAME).read_text(encoding="utf-8")))
             with (model_dir / WEIGHTS_NAME).open("rb") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except Exception as error:  # the tokenizers extension raises bare types
@@ -124,8 +93,9 @@ class OnnxTextModel:
         shape = (facts.vocabulary, blocks, BLOCK)
         self._embedding = np.ndarray(shape, np.uint8, self._mapped, facts.embedding_at)
         self._embedding_scales = np.ndarray(shape[:2], np.float32, self._mapped, facts.embedding_scales_at)
-        self._session: Any = open_session(model_dir / GRAPH_NAME)
+        self._graph = Graph(model_dir, facts, self._embed)
         self._kept = KeptPrompts()
+        self._stepper = Stepper(Batch(self._graph, rows), self._ended)
         # A caller who says "<|im_end|>" says seven characters, and ends nothing.
         self._tokenizer.encode_special_tokens = True
         self.end_ids = frozenset((self._id(END), self._id(_END_OF_TEXT)))
@@ -135,43 +105,54 @@ class OnnxTextModel:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
-    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> int:
-        memory = self._recalled(prompt, max_tokens)
-        recalled = len(memory.tokens)
-        run = _Run(self._session, self._facts, self._embed, memory)
-        random = np.random.default_rng()
-        said: list[int] = []
+    def generate(self, wanted: Wanted, slot: Offer) -> None:
+        row: Row | None = None
         try:
-            logits = run.advance(prompt[recalled:])
-            for left in range(min(max_tokens, memory.capacity - len(prompt)) - 1, -1, -1):
-                token = _chosen(logits, said, temperature, random)
-                said.append(token)
-                if on_token(token) or token in self.end_ids or not left:
-                    break
-                logits = run.advance([token])
-        finally:
-            self._kept.keep(memory)
-        return len(prompt) - recalled
+            row = self._begun(wanted)
+            logits = row.alone.advance([wanted.prompt[len(row.memory.tokens) :]], [row.memory])
+            last = row.left <= 0 or row.say(logits[0])
+        except Exception as error:  # noqa: BLE001 (it is for whoever wanted the reply)
+            if row is None:
+                wanted.on_end(0, error)
+            else:
+                self._ended(row, error)
+            return
+        if last:
+            self._ended(row, None)
+        else:
+            self._stepper.add(row, slot)
+
+    def reorder(self) -> None:
+        self._stepper.reorder()
 
     def close(self) -> None:
-        self._session = None
+        self._graph.close()
         self._kept = KeptPrompts(0)
 
-    def _recalled(self, prompt: list[int], max_tokens: int) -> _Memory:
+    def _ended(self, row: Row, error: Exception | None) -> None:
+        self._kept.keep(row.memory)
+        row.wanted.on_end(row.prefilled, error)
+
+    def _begun(self, wanted: Wanted) -> Row:
+        memory = self._recalled(wanted.prompt, wanted.max_tokens)
+        new = len(wanted.prompt) - len(memory.tokens)
+        left = min(wanted.max_tokens, memory.capacity - len(wanted.prompt))
+        return Row(wanted, memory, Run(self._graph, memory.state), self.end_ids, new, left)
+
+    def _recalled(self, prompt: list[int], max_tokens: int) -> Memory:
         """As much of the prompt as is known, with room for the rest and the reply."""
-        facts = self._facts
         needed = min(MAX_POSITIONS, len(prompt) + max_tokens)
         capacity = -(-needed // _GROWS_BY) * _GROWS_BY
-        state = np.empty((facts.layers, 2, 1, facts.kv_heads, capacity, facts.head_size), np.float32)
+        state = self._graph.facts.room(1, capacity)
         known, shared = self._kept.longest(prompt)
         shared = min(shared, len(prompt) - 1)  # what comes after the last token is wanted
         if known is not None:
             state[..., :shared, :] = known.state[..., :shared, :]
-        return _Memory(prompt[:shared], state)
+        return Memory(prompt[:shared], state)
 
     def _embed(self, ids: list[int]) -> Floats:
         quants = self._embedding[ids].astype(np.float32) - 128.0
-        values: Floats = (quants * self._embedding_scales[ids][:, :, None]).reshape(1, len(ids), -1)
+        values: Floats = (quants * self._embedding_scales[ids][:, :, None]).reshape(len(ids), -1)
         return values
 
     def _id(self, token: str) -> int:
@@ -183,56 +164,6 @@ class OnnxTextModel:
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
-
-
-class _Run:
-    """One reply under way. Keys and values are written where ``memory`` has room for them, never copied."""
-
-    def __init__(self, session: Any, facts: _Facts, embed: Callable[[list[int]], Floats], memory: _Memory) -> None:
-        import onnxruntime
-
-        self._memory = memory
-        self._session = session
-        self._embed = embed
-        self._value = onnxruntime.OrtValue.ortvalue_from_numpy
-        self._binding: Any = session.io_binding()
-        for layer in range(facts.layers):
-            for index, kind in enumerate(("key", "value")):
-                room = memory.state[layer, index]
-                where = ("cpu", 0, np.float32, room.shape, room.ctypes.data)
-                self._binding.bind_input(f"past_{kind}_{layer}", *where)
-                self._binding.bind_output(f"present_{kind}_{layer}", *where)
-        self._logits: Floats = np.empty((1, facts.vocabulary), np.float32)
-        self._binding.bind_output("logits", "cpu", 0, np.float32, self._logits.shape, self._logits.ctypes.data)
-
-    def advance(self, ids: list[int]) -> Floats:
-        """Compute these tokens too; the logits of what comes next, valid until the next call."""
-        total = len(self._memory.tokens) + len(ids)
-        inputs = {
-            "x": self._embed(ids),
-            "last": np.array([total - 1], np.int32),
-            "total": np.array(total, np.int32),
-        }
-        values = {name: self._value(value) for name, value in inputs.items()}
-        for name, value in values.items():
-            self._binding.bind_ortvalue_input(name, value)
-        self._session.run_with_iobinding(self._binding)
-        self._memory.tokens += ids
-        logits: Floats = self._logits[0]
-        return logits
-
-
-def _chosen(logits: Floats, said: list[int], temperature: float, random: np.random.Generator) -> int:
-    """The next token; ``logits`` is changed."""
-    if said:
-        again = np.unique(said)
-        scores = logits[again]
-        logits[again] = np.where(scores > 0, scores / REPETITION_PENALTY, scores * REPETITION_PENALTY)
-    if temperature <= 0:
-        return int(logits.argmax())
-    likeliest = np.argpartition(logits, -_SAMPLED_FROM)[-_SAMPLED_FROM:]
-    weights = np.exp((logits[likeliest] - logits[likeliest].max()).astype(np.float64) / temperature)
-    return int(random.choice(likeliest, p=weights / weights.sum()))
 
 
 def _shared(one: list[int], other: list[int]) -> int:

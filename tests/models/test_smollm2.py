@@ -40,7 +40,7 @@ def weights() -> Path:
 def onnx_weights() -> Path:
     """The folder that the embedded preset uses."""
     source = ensure("smollm2-gguf")
-    return derived("smollm2-onnx-int8-1", lambda into: smollm2_onnx(source, into))
+    return derived("smollm2-onnx-int8-2", lambda into: smollm2_onnx(source, into))
 
 
 ENGINES = {"onnx": (onnx_language_model, onnx_weights), "ctranslate2": (CTranslate2LanguageModel, weights)}
@@ -227,6 +227,30 @@ async def test_onnx_reads_only_what_is_new_and_conversion_is_deterministic(tmp_p
     await asyncio.to_thread(smollm2_onnx, ensure("smollm2-gguf"), tmp_path)
     for name in ("model.onnx", "model.weights", "config.json", "tokenizer.json"):
         assert _digest(tmp_path / name) == _digest(onnx_weights() / name), name
+
+
+async def test_onnx_says_several_replies_at_once_as_it_says_them_alone() -> None:
+    asked = ["What is the capital of France?", "Tell me a story about a dog.", "How is bread made?", "Who are you?"]
+    lane = CpuLane(2)
+    llm = await made("onnx", lane)
+    await llm.start()
+
+    async def ask(index: int, epoch: int) -> str:
+        messages = (FRANCE[0], Message("user", asked[index]))
+        pieces, end = await reply(llm, messages, call=str(index), epoch=epoch, max_tokens=24)
+        assert isinstance(end, GenerationDone), end
+        return "".join(pieces)
+
+    for index in range(4):
+        await ask(index, 1)  # read whole it rounds otherwise than by its last token
+    alone = [await ask(index, 2) for index in range(4)]
+    together = await asyncio.gather(*(ask(index, 3) for index in range(4)))
+    await llm.close()
+    await lane.close()
+    assert together == alone
+    assert len(set(together)) == 4
+    ended = lane.snapshot()
+    assert (ended.done, ended.running, ended.paused, ended.failed) == (12, 0, 0, 0)
 
 
 async def test_blocks_of_int8_lose_less_than_rows_of_it() -> None:

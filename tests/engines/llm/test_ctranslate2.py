@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from engines.api import EngineError
 from engines.llm.chatml import ChatMl
 from engines.llm.ctranslate2 import MAX_WAITING, CTranslate2LanguageModel
+from engines.llm.text_model import Offer, Wanted
 from streaming.jobs import Generate, Generation, GenerationDone, GenerationFailed, Message, Priority, Token, Usage
 from tests.engines.manual_lane import ManualLane, ManualSlot
 
@@ -27,19 +27,25 @@ class FakeModel:
         self.prompts: list[list[int]] = []
         self.error: Exception | None = None
         self.recalled = 0
+        self.reordered = 0
         self.closed = False
 
     def decode(self, ids: list[int]) -> str:
         return bytes(ids).decode("utf-8", "replace")
 
-    def generate(self, prompt: list[int], max_tokens: int, temperature: float, on_token: Callable[[int], bool]) -> int:
-        self.prompts.append(prompt)
-        if self.error is not None:
-            raise self.error
-        for token in self.reply[:max_tokens]:
-            if on_token(token):
-                break
-        return len(prompt) - self.recalled
+    def generate(self, wanted: Wanted, slot: Offer) -> None:
+        self.prompts.append(wanted.prompt)
+        error = self.error
+        try:
+            for token in self.reply[: wanted.max_tokens] if error is None else []:
+                if wanted.on_token(token) or not slot.yield_if_needed() or wanted.urgency() is None:
+                    break
+        except Exception as failure:  # noqa: BLE001
+            error = failure
+        wanted.on_end(len(wanted.prompt) - self.recalled, error)
+
+    def reorder(self) -> None:
+        self.reordered += 1
 
     def close(self) -> None:
         self.closed = True
@@ -276,3 +282,53 @@ async def test_what_was_recalled_of_a_prompt_is_not_counted_as_computed() -> Non
     end = bench.got[-1]
     assert isinstance(end, GenerationDone)
     assert end.usage.prefilled_tokens == end.usage.prompt_tokens - 10
+
+
+class Elsewhere(FakeModel):
+    """Hands a reply over; the test tells how it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: list[Wanted] = []
+
+    def generate(self, wanted: Wanted, slot: Offer) -> None:
+        self.wanted.append(wanted)
+
+
+async def test_a_reply_that_another_thread_says_keeps_its_place_until_it_has_ended() -> None:
+    bench = await Bench(workers=1).started()
+    elsewhere = bench.llm._model = Elsewhere()
+    bench.ask(1)
+    bench.ask(2)
+    bench.lane.run()
+    (wanted,) = elsewhere.wanted
+    assert wanted.urgency() == (Priority.DECODE, 5.0)
+    assert bench.lane.waiting == []
+    bench.llm.postpone("a", 1, 50.0)
+    assert (wanted.urgency(), elsewhere.reordered) == ((Priority.DECODE, 50.0), 1)
+    assert not wanted.on_token(ord("H"))
+    wanted.on_end(3, None)
+    await settle()
+    first, end = bench.got
+    assert first == Token(1, "H")
+    assert isinstance(end, GenerationDone)
+    assert end.usage.prefilled_tokens == 3
+    bench.lane.run()
+    assert len(elsewhere.wanted) == 2, "the next has its place"
+    bench.llm.cancel("a", 2)
+    assert (elsewhere.wanted[1].urgency(), elsewhere.reordered) == (None, 2)
+    assert elsewhere.wanted[1].on_token(ord("H"))
+    closing = asyncio.create_task(bench.llm.close())
+    await settle()
+    assert not closing.done(), "what is under way uses the weights"
+    elsewhere.wanted[1].on_end(3, None)
+    await closing
+    assert elsewhere.closed
+    assert len(bench.got) == 2
+
+
+async def test_a_warm_up_that_fails_is_a_failure_to_start() -> None:
+    bench = Bench()
+    bench.model.error = ValueError("broken weights")
+    with pytest.raises(ValueError, match="broken"):
+        await bench.llm.start()

@@ -3,71 +3,31 @@ is kept of prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from engines.api import EngineError
-from engines.llm import onnx_convert
-from engines.llm.chatml import END, START
-from engines.llm.convert import SmolLm2Source
-from engines.llm.onnx_convert import FACTS_NAME, GRAPH_NAME, quantized, smollm2_onnx
-from engines.llm.onnx_model import KEPT_TOKENS, KeptPrompts, OnnxTextModel, _chosen, _Memory
+from engines.llm.onnx_convert import FACTS_NAME, GRAPH_NAME
+from engines.llm.onnx_model import KEPT_TOKENS, KeptPrompts, OnnxTextModel
+from engines.llm.onnx_rows import Floats, Memory, chosen
+from tests.engines.llm.toy_smollm2 import (
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    LAYERS,
+    SIZE,
+    ManualOffer,
+    Saying,
+    ToySource,
+    told,
+    written,
+)
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("tokenizers")
-
-Floats = npt.NDArray[np.float32]
-LAYERS, HEADS, KV_HEADS, SIZE, HIDDEN, FFN = 2, 4, 2, 16, 64, 96
-TOKENS = [*"abcdefghijklmnopqrstuvwxyz\n", START, END, "<|endoftext|>"]
-
-
-class ToySource:
-    """Stands in for a GGUF: random weights, already such as int8 blocks hold exactly."""
-
-    layers, heads, kv_heads, tied, rope_base, rms_epsilon = LAYERS, HEADS, KV_HEADS, True, 10_000.0, 1e-5
-    tokens = TOKENS
-
-    def __init__(self) -> None:
-        random = np.random.default_rng(7)
-        shapes = {
-            "attn_q": (HIDDEN, HIDDEN),
-            "attn_k": (KV_HEADS * SIZE, HIDDEN),
-            "attn_v": (KV_HEADS * SIZE, HIDDEN),
-            "attn_output": (HIDDEN, HIDDEN),
-            "ffn_gate": (FFN, HIDDEN),
-            "ffn_up": (FFN, HIDDEN),
-            "ffn_down": (HIDDEN, FFN),
-        }
-        self.weights: dict[str, Floats] = {
-            "token_embd.weight": restored(random.standard_normal((len(TOKENS), HIDDEN))),
-            "output_norm.weight": random.uniform(0.5, 1.5, HIDDEN).astype(np.float32),
-        }
-        for index in range(LAYERS):
-            for part, shape in shapes.items():
-                values = random.standard_normal(shape) / np.sqrt(shape[1])
-                self.weights[f"blk.{index}.{part}.weight"] = restored(values)
-            for part in ("attn_norm", "ffn_norm"):
-                self.weights[f"blk.{index}.{part}.weight"] = random.uniform(0.5, 1.5, HIDDEN).astype(np.float32)
-
-    def fact(self, name: str) -> Any:
-        return {"llama.embedding_length": HIDDEN}[name]
-
-    def tensor(self, name: str) -> Floats:
-        return self.weights[name]
-
-    def layer(self, index: int) -> Callable[[str], Floats]:
-        return lambda part: self.weights[f"blk.{index}.{part}.weight"]
-
-
-def restored(values: npt.NDArray[np.float64]) -> Floats:
-    quants, scales = quantized(values.astype(np.float32))
-    whole: Floats = ((quants.astype(np.float32) - 128) * scales[:, :, None]).reshape(values.shape)
-    return whole
 
 
 def reference(source: ToySource, ids: list[int]) -> Floats:
@@ -109,34 +69,12 @@ def source() -> ToySource:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, source: ToySource) -> Path:
-    from tokenizers import Tokenizer, models
-
-    out = tmp_path_factory.mktemp("toy")
-
-    def tokenizer(_source: ToySource, into: Path) -> None:
-        vocabulary = {token: index for index, token in enumerate(TOKENS)}
-        Tokenizer(models.BPE(vocab=vocabulary, merges=[])).save(str(into / "tokenizer.json"))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SmolLm2Source, "open", lambda _folder: source)
-        patch.setattr(onnx_convert, "write_tokenizer", tokenizer)
-        smollm2_onnx(Path("unused"), out)
-    return out
+    return written(source, tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture
 def model(folder: Path) -> OnnxTextModel:
-    return OnnxTextModel(folder)
-
-
-def told(model: OnnxTextModel, prompt: list[int], tokens: int, temperature: float = 0.0) -> tuple[list[int], int]:
-    said: list[int] = []
-
-    def note(token: int) -> bool:
-        said.append(token)
-        return False
-
-    return said, model.generate(prompt, tokens, temperature, note)
+    return OnnxTextModel(folder, 4)
 
 
 def logits_of(model: OnnxTextModel, monkeypatch: pytest.MonkeyPatch, prompt: list[int], tokens: int) -> list[Floats]:
@@ -147,7 +85,7 @@ def logits_of(model: OnnxTextModel, monkeypatch: pytest.MonkeyPatch, prompt: lis
         seen.append(logits.copy())
         return len(seen) % 20
 
-    monkeypatch.setattr("engines.llm.onnx_model._chosen", choose)
+    monkeypatch.setattr("engines.llm.onnx_rows.chosen", choose)
     told(model, prompt, tokens)
     return seen
 
@@ -174,10 +112,10 @@ def test_only_what_is_new_of_a_prompt_is_computed_and_the_words_are_the_same(
     turn = [*shared, *said, 7, 8]
     again, prefilled = told(model, turn, 5)
     assert prefilled in (2, 3)  # the last word of a reply is never computed
-    assert again == told(OnnxTextModel(folder), turn, 5)[0]
+    assert again == told(OnnxTextModel(folder, 4), turn, 5)[0]
     other, prefilled = told(model, [*shared, 11, 12, 13], 5)
     assert prefilled == 3
-    assert other == told(OnnxTextModel(folder), [*shared, 11, 12, 13], 5)[0]
+    assert other == told(OnnxTextModel(folder, 4), [*shared, 11, 12, 13], 5)[0]
     assert told(model, turn, 5) == (again, 1), "a prompt that is known whole needs its last token's logits"
 
 
@@ -191,10 +129,11 @@ def test_a_reply_that_is_cut_leaves_what_it_computed(model: OnnxTextModel) -> No
     def broken(_: int) -> bool:
         raise ValueError("the receiver's own")
 
-    model.generate([1, 2, 3, 4], 20, 0.0, cut)
+    model.generate(Saying([1, 2, 3, 4], 20, on_token=cut).wanted, ManualOffer())
     assert len(said) == 2
-    with pytest.raises(ValueError, match="own"):
-        model.generate([1, 2, 3, 4, 5], 20, 0.0, broken)
+    saying = Saying([1, 2, 3, 4, 5], 20, on_token=broken)
+    model.generate(saying.wanted, ManualOffer())
+    assert str(saying.error) == "the receiver's own"
     assert told(model, [1, 2, 3, 4, 5, 6], 1)[1] == 1
 
 
@@ -203,27 +142,27 @@ def test_a_reply_ends_with_an_end_id_and_within_the_context(
 ) -> None:
     end = min(model.end_ids)
     with monkeypatch.context() as patch:
-        patch.setattr("engines.llm.onnx_model._chosen", lambda *_: end)
+        patch.setattr("engines.llm.onnx_rows.chosen", lambda *_: end)
         assert told(model, [1, 2, 3], 9)[0] == [end]
     monkeypatch.setattr("engines.llm.onnx_model.MAX_POSITIONS", 64)
-    monkeypatch.setattr("engines.llm.onnx_model._chosen", lambda *_: 1)
+    monkeypatch.setattr("engines.llm.onnx_rows.chosen", lambda *_: 1)
     assert len(told(model, [1] * 60, 100)[0]) == 4
 
 
 def test_the_repeated_is_penalised_and_sampling_takes_the_likely() -> None:
     random = np.random.default_rng(1)
-    assert _chosen(np.array([2.0, 1.9], np.float32), [], 0.0, random) == 0
-    assert _chosen(np.array([2.0, 1.9], np.float32), [0, 0], 0.0, random) == 1
-    assert _chosen(np.array([-2.0, -2.1], np.float32), [0], 0.0, random) == 1
+    assert chosen(np.array([2.0, 1.9], np.float32), [], 0.0, random) == 0
+    assert chosen(np.array([2.0, 1.9], np.float32), [0, 0], 0.0, random) == 1
+    assert chosen(np.array([-2.0, -2.1], np.float32), [0], 0.0, random) == 1
     logits = np.zeros(100, np.float32)
     logits[:40] = 5.0
-    drawn = {_chosen(logits.copy(), [], 1.0, random) for _ in range(300)}
+    drawn = {chosen(logits.copy(), [], 1.0, random) for _ in range(300)}
     assert drawn <= set(range(40))
     assert len(drawn) > 20
 
 
-def memory(tokens: list[int], capacity: int = 64) -> _Memory:
-    return _Memory(tokens, np.empty((1, 2, 1, 1, capacity, 1), np.float32))
+def memory(tokens: list[int], capacity: int = 64) -> Memory:
+    return Memory(tokens, np.empty((1, 2, 1, 1, capacity, 1), np.float32))
 
 
 def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first() -> None:
@@ -243,15 +182,15 @@ def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first() -> None:
 
 def test_folders_that_hold_no_model_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError) as caught:
-        OnnxTextModel(tmp_path)
+        OnnxTextModel(tmp_path, 4)
     assert caught.value.code == "bad_weights"
     for name in (path.name for path in folder.iterdir()):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / GRAPH_NAME).write_bytes(b"no graph")
     with pytest.raises(EngineError) as caught:
-        OnnxTextModel(tmp_path)
+        OnnxTextModel(tmp_path, 4)
     assert caught.value.code == "model_load_failed"
     (tmp_path / FACTS_NAME).write_text("{}")
     with pytest.raises(EngineError) as caught:
-        OnnxTextModel(tmp_path)
+        OnnxTextModel(tmp_path, 4)
     assert caught.value.code == "bad_weights"
