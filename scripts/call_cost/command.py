@@ -16,6 +16,9 @@ from scripts.call_cost.machine import choose_cores, machine_line
 from scripts.call_cost.servers import Subject
 from scripts.call_cost.table import costs
 
+FAILED = 1
+INTERRUPTED = 130
+
 
 def parser_of(module: str, doc: str | None) -> argparse.ArgumentParser:
     """A parser with what every benchmark has."""
@@ -45,14 +48,16 @@ def run(
     climbing: Sequence[Subject] = (),
     save: Path | None,
 ) -> int:
-    """Measure and tell: the exit code, 1 where a server did not start or callers could not call."""
+    """Measure and tell: the exit code, :data:`FAILED` where a server did not start or callers could not call."""
     cores = choose_cores()
     print(f"before: {machine_line()}; {cores.describe()}", flush=True)
     try:
         measured = asyncio.run(measure(subjects, plan, cores, _say, climbing=climbing))
     except (RuntimeError, OSError, RunUsageError, GeneratorsError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
     told = [costs(measured.windows), "\n".join(climbed.line() for climbed in measured.climbs), conclusion(measured)]
     print(f"after:  {machine_line()}\n\n" + "\n\n".join(text for text in told if text))
     if save is not None:

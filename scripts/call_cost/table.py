@@ -38,21 +38,16 @@ def typical(windows: Iterable[Window]) -> Typical | None:
 
 def costs(windows: Sequence[Window]) -> str:
     """A row for each server, what was asked of it, and how many calls."""
-    lines = [
-        "| server | | calls | CPU a call | memory a call | turns | frames | late | windows void |",
-        "|---" * 9 + "|",
-    ]
+    names = ("server", "asked", "calls", "CPU a call", "memory a call", "frames", "late", "turns", "windows void")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for key in dict.fromkeys(map(_key, windows)):
         these = [window for window in windows if _key(window) == key]
         found = typical(these)
         assert found is not None
         late, due = (sum(getattr(window.report.media, name) for window in these) for name in ("late", "due"))
         cells = [*map(str, key), f"{found.cpu_share:.2%}", f"{found.resident_bytes / 2**20:.2f} MiB"]
-        cells += [
-            f"{found.frames:.0f}",
-            f"{late / max(1, due):.3%}",
-            "-" if found.turns is None else f"{found.turns:.0f}",
-        ]
+        cells += [f"{found.frames:.0f}", f"{late / max(1, due):.3%}"]
+        cells.append("-" if found.turns is None else f"{found.turns:.0f}")
         cells.append(f"{sum(window.void for window in these)} of {len(these)}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
