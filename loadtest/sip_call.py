@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from loadtest.call import PHONE_RATE_HZ, CallOver, CallPlan, EndCause, Key, Pcm16, PhoneOptions
@@ -67,7 +67,8 @@ class SipWire(PhoneWire):
     rate_hz = PHONE_RATE_HZ
     voice: Voice
     ear: RtpPlayout
-    _encode: Callable[[Pcm16], bytes]
+    _codec: str
+    """Of the frames: that of the answer, whatever the server asks for later."""
     setup_ms: float
 
     def __init__(self, plan: CallPlan, address: SipAddress) -> None:
@@ -121,12 +122,12 @@ class SipWire(PhoneWire):
         assert self._answered_s is not None
         assert self._remote is not None
         self.setup_ms = (self._answered_s - self._began_s) * 1000
-        self.voice = await frame_tables.voice(ENCODINGS[self._remote.codec], self._plan.steps)
+        self.voice = await frame_tables.voice(ENCODINGS[self._codec], self._plan.steps)
         if self._remote.event_type is None and _presses(self._plan.steps):
             self.log.note_error("the server takes no telephone-events: keys are not heard there")
 
     def encode(self, pcm: Pcm16) -> bytes:
-        return self._encode(pcm)
+        return ENCODERS[self._codec](pcm)
 
     def send_voice(self, frame: bytes, key: Key | None) -> None:
         self.check()
@@ -193,8 +194,8 @@ class SipWire(PhoneWire):
         remote = read_media(sdp, self._codecs)
         self._talk_to(remote)
         self._answered_s = self._clock()
-        self._encode = ENCODERS[remote.codec]
-        self.ear = self._rtp.listen()
+        self._codec = remote.codec
+        self.ear = self._rtp.listen(remote.codec)
 
     def describe(self, offer: str | None) -> str:
         self._version += 1
@@ -204,7 +205,7 @@ class SipWire(PhoneWire):
         if offer is None and self._remote is not None:  # no other codec in the middle of a call
             codecs, event_type = (self._remote.codec,), self._remote.event_type
         elif offer is not None:
-            remote = read_media(offer, (self._remote.codec,) if self._remote else self._codecs)
+            remote = read_media(offer, self._codecs)
             self._talk_to(remote)
             codecs, event_type = (remote.codec,), remote.event_type
             direction = answering_direction(remote, holding=self._holding)

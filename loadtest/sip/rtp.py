@@ -36,6 +36,11 @@ announcement), and was over by then: it is no part of the call, and must not be 
 _MAX_EARLY = 100
 _PORT_TRIES = 50
 _FADE = 0.5
+_EVERY = bytes(range(256))
+_OTHER_LAW = {
+    ("pcmu", "pcma"): encode_alaw(decode_mulaw(_EVERY)),
+    ("pcma", "pcmu"): encode_mulaw(decode_alaw(_EVERY)),
+}
 _BY_TYPE = {number: DECODERS[codec] for codec, number in CODECS.items()}
 _SILENCE = b"\xff" * _SLOT_TICKS  # mu-law
 _SILENT_PACKET = bytes([CODECS["pcmu"]]) + _SILENCE
@@ -80,6 +85,7 @@ class RtpPort(asyncio.DatagramProtocol):
         self._closed = asyncio.Event()
         self._remote: RemoteMedia | None = None
         self._address: tuple[str, int] = ("", 0)
+        self._spoken = ""
         self._ssrc = random.getrandbits(32)
         self._sequence = random.getrandbits(15)
         self._timestamp = random.getrandbits(32)
@@ -123,8 +129,9 @@ class RtpPort(asyncio.DatagramProtocol):
         """From here on. An address must be numeric: names are resolved before."""
         self._remote, self._address = remote, (remote.host, remote.port)
 
-    def listen(self) -> RtpPlayout:
-        """The call is up: hear, what came just before included."""
+    def listen(self, spoken: str) -> RtpPlayout:
+        """The call is up, and frames come in this codec: hear, what came just before included."""
+        self._spoken = spoken
         self.ear = RtpPlayout(None, G711Decoder(), rate_hz=PHONE_RATE_HZ, clock_hz=PHONE_RATE_HZ, slot_ms=SLOT_MS)
         since_s = self._clock() - _EARLY_S
         for data, at_s in self._early:
@@ -135,12 +142,14 @@ class RtpPort(asyncio.DatagramProtocol):
 
     def send(self, payload: bytes, key: Key | None) -> None:
         """The frame of the slot that just ended, or the key that was down in it. On hold nothing is sent, and time goes
-        on."""
+        on. Frames were made in the codec that the call began in; the other end may have asked for the other since."""
         remote = self._remote
         if remote is not None and remote.receives:
             if key is not None and remote.event_type is not None:
                 self._send_key(key, remote.event_type)
             else:
+                if remote.codec != self._spoken:
+                    payload = payload.translate(_OTHER_LAW[self._spoken, remote.codec])
                 self._put(remote.payload_type, self._timestamp, payload, marker=not self._spoke)
                 self._spoke = True
         self._timestamp = (self._timestamp + _SLOT_TICKS) & 0xFFFFFFFF

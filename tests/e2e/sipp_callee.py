@@ -52,8 +52,32 @@ def bye() -> str:
         <recv response="200"/>""")
 
 
+def reinvite(sdp: str = SDP) -> str:
+    """Offer other media; to be sent after an ACK. The answer has to be an audio."""
+    head = dedent("""\
+        {method} [next_url] SIP/2.0
+        Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+        From: [$to];tag=peer[call_number]
+        To: [$from]
+        [last_Call-ID:]
+        CSeq: 1 {method}
+        Contact: <sip:peer@[local_ip]:[local_port]>
+        Max-Forwards: 70
+        """)
+    invite = f"{head.format(method='INVITE')}Content-Type: application/sdp\nContent-Length: [len]\n\n{sdp}"
+    check = '<ereg regexp="m=audio" search_in="body" check_it="true" assign_to="1"/><log message="[$1]"/>'
+    answered = f'<recv response="200"><action>{check}</action></recv>'
+    ack = f"{head.format(method='ACK')}Content-Length: 0\n\n"
+    return f"<send><![CDATA[\n{invite}]]></send>\n{answered}\n<send><![CDATA[\n{ack}]]></send>"
+
+
+def play(recording: Path) -> str:
+    """Send a recording of RTP, and go on meanwhile."""
+    return f'<nop><action><exec play_pcap_audio="{recording}"/></action></nop>'
+
+
 def remember_parties() -> str:
-    """Of the INVITE, for :func:`bye`."""
+    """Of the INVITE, for :func:`bye` and :func:`reinvite`."""
     return dedent("""\
         <recv request="INVITE" rrs="true"><action>
         <ereg regexp="&lt;.*" search_in="hdr" header="From:" assign_to="from"/>
@@ -66,13 +90,15 @@ def pause(ms: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def sipp(folder: Path, *steps: str, within_s: int = 20) -> AsyncIterator[int]:
-    """Take one call as the steps say; yields the port. Fails at the end unless all of them were gone through."""
+async def sipp(folder: Path, *steps: str, within_s: int = 20, echoes: bool = False) -> AsyncIterator[int]:
+    """Take one call as the steps say; yields the port. Fails at the end unless all of them were gone through.
+    ``echoes``: it sends back what it hears."""
     port = free_port()
     scenario = folder / "scenario.xml"
     scenario.write_text('<?xml version="1.0"?>\n<scenario name="callee">\n' + "\n".join(steps) + "\n</scenario>\n")
     arguments = ["-sf", str(scenario), "-i", "127.0.0.1", "-p", str(port), "-mi", "127.0.0.1"]
     arguments += ["-mp", str(free_port()), "-m", "1", "-nostdin", "-timeout", f"{within_s}s", "-trace_err"]
+    arguments += ["-rtp_echo"] if echoes else []
     process = await asyncio.create_subprocess_exec(
         "sipp", *arguments, cwd=folder, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
