@@ -7,7 +7,7 @@ from itertools import product
 
 from scripts.call_cost.bench import Measured, Plan
 from scripts.call_cost.command import parser_of, plan_of, run
-from scripts.call_cost.servers import PORT, Subject, gateway
+from scripts.call_cost.servers import PORT, Subject, fetch_silero, gateway
 from scripts.call_cost.windows import TALKERS
 
 USUAL = Plan(calls=(50, 100), climb=(60, 480))
@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("--vad", default=",".join(VADS), help="whether Silero listens (on,off)")
     options = parser.parse_args()
     cases = product(options.wires.split(","), options.subjects.split(","), options.vad.split(","))
+    fetch_silero()
     subjects = [subject(*case) for case in cases]
     return run(subjects, plan_of(options, USUAL, QUICK), verdicts, climbing=subjects, save=options.json)
 

@@ -6,7 +6,7 @@ import sys
 
 from scripts.call_cost.bench import Measured, Plan
 from scripts.call_cost.command import parser_of, plan_of, run
-from scripts.call_cost.servers import PORT, Subject, gateway
+from scripts.call_cost.servers import PORT, Subject, fetch_silero, gateway
 from scripts.call_cost.table import ratios
 
 USUAL = Plan(calls=(10, 20), rounds=2, window_s=30.0)
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--pipecat-python", required=True, help="the interpreter of pipecat's environment")
     parser.add_argument("--pipecat-hz", type=int, default=16_000, help="of pipecat's caller audio: 8000 or 16000")
     options = parser.parse_args()
+    fetch_silero()
     subjects = [ours(), pipecat(options.pipecat_python, options.pipecat_hz)]
     return run(subjects, plan_of(options, USUAL, QUICK), beside, climbing=subjects, save=options.json)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from engines import fetch
 from scripts.call_cost.machine import busy_s
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,12 @@ def gateway(settings: Mapping[str, str], *, module: str = "gateway.cli") -> tupl
     common = {"MAX_CALLS": "2000", "ADMISSION__BY_LOAD": "false", "LOG_LEVEL": "error"}
     environment = {f"OFFHOOK_{name}": value for name, value in (common | dict(settings)).items()}
     return (sys.executable, "-m", module, "serve", "--preset", "null", "--port", PORT), environment
+
+
+def fetch_silero() -> None:
+    """Before a gateway is started that listens with it: it takes calls only when all its weights are there."""
+    with fetch.console_progress() as progress:
+        fetch.ensure("silero-vad", progress)
 
 
 @dataclass(frozen=True, slots=True)
