@@ -6,6 +6,7 @@ So a greeting costs a caller nothing, and an engine that is down is heard as a s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from streaming.text.speakable import speakable
 _log = structlog.get_logger(__name__)
 
 MAX_SEGMENTS = 500
+LINE_RATES_HZ = (8_000, 16_000, 24_000)
+"""At these calls ask for speech: phones, wideband phones, the Realtime protocol's PCM."""
 MAX_RESAMPLED_BYTES = 32 * 1024 * 1024
 """Of speech at the rates that calls asked for: half an hour for telephones. What was asked for last stays."""
 WARM_UP_CALL = "warm-up"
@@ -54,8 +57,8 @@ class Phrases:
         self._resampled_bytes = 0
 
     def get(self, request: Synthesize, rate_hz: int) -> tuple[SynthesisChunk, ...] | None:
-        """The request's speech at this rate, tagged for it; None if it was not prepared. The first call that asks pays
-        for its resampling (a millisecond or two a sentence), the others do not."""
+        """The request's speech at this rate, tagged for it; None if it was not prepared. Where a rate is none of
+        :data:`LINE_RATES_HZ` the first call that asks pays for its resampling (a millisecond or two a sentence)."""
         key = _Key(request.text, request.voice, request.speed, request.language)
         made = self._at_rate(key, rate_hz)
         if made is None:
@@ -70,16 +73,21 @@ class Phrases:
         if made is None or made[0].rate_hz == rate_hz:
             return made
         kept = self._resampled.pop((key, rate_hz), None)
-        if kept is None:
-            try:
-                kept = _resampled(made, rate_hz)
-            except ValueError:
-                return made  # half a sample, or no rate: whoever plays it says so
-            self._resampled_bytes += _size(kept)
-        self._resampled[key, rate_hz] = kept
+        if kept is not None:
+            self._resampled[key, rate_hz] = kept
+            return kept
+        try:
+            kept = _resampled(made, rate_hz)
+        except ValueError:
+            return made  # half a sample, or no rate: whoever plays it says so
+        self._keep(key, kept)
+        return kept
+
+    def _keep(self, key: _Key, resampled: tuple[SynthesisChunk, ...]) -> None:
+        self._resampled[key, resampled[0].rate_hz] = resampled
+        self._resampled_bytes += _size(resampled)
         while self._resampled_bytes > MAX_RESAMPLED_BYTES:
             self._resampled_bytes -= _size(self._resampled.pop(next(iter(self._resampled))))
-        return kept
 
     async def prepare(self, phrases: Iterable[Phrase], tts: TextToSpeech) -> None:
         """Make every segment of the phrases. One that fails is left out, with a warning."""
@@ -93,6 +101,14 @@ class Phrases:
             made = await _synthesize(tts, key, number)
             if made is not None:
                 self._segments[key] = made
+                await self._resample(key, made)
+
+    async def _resample(self, key: _Key, made: tuple[SynthesisChunk, ...]) -> None:
+        """For the calls to come, off the loop, as far as there is room: a long sentence takes more than 5 ms."""
+        for rate_hz in LINE_RATES_HZ:
+            if rate_hz != made[0].rate_hz and self._resampled_bytes < MAX_RESAMPLED_BYTES:
+                with contextlib.suppress(ValueError):  # whoever asks is told
+                    self._keep(key, await asyncio.to_thread(_resampled, made, rate_hz))
 
 
 def _resampled(chunks: tuple[SynthesisChunk, ...], rate_hz: int) -> tuple[SynthesisChunk, ...]:

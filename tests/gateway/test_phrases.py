@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from engines.tts.scripted import NEVER, ScriptedTts
 from gateway import phrases as module
-from gateway.phrases import SYNTHESIS_BOUND_S, WARM_UP_CALL, Phrase, Phrases
+from gateway.phrases import LINE_RATES_HZ, SYNTHESIS_BOUND_S, WARM_UP_CALL, Phrase, Phrases
 from streaming.audio.resample import Resampler
 from streaming.jobs import Priority, Synthesis, SynthesisChunk, Synthesize
 from tests.virtual_time import virtual
@@ -161,6 +162,26 @@ async def test_at_a_lines_rate_it_is_the_same_as_resampled_where_it_is_played() 
     again = phrases.get(request("Hello there.", epoch=9), 8_000)
     assert again is not None
     assert again[0].pcm is at_8k[0].pcm, "it was made once"
+
+
+async def test_what_phones_ask_for_is_resampled_before_any_calls_and_off_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made_in: list[tuple[int, str]] = []
+
+    def noted(chunks: tuple[SynthesisChunk, ...], rate_hz: int) -> tuple[SynthesisChunk, ...]:
+        made_in.append((rate_hz, threading.current_thread().name))
+        return resampled(chunks, rate_hz)
+
+    resampled = module._resampled
+    monkeypatch.setattr(module, "_resampled", noted)
+    phrases = Phrases()
+    await phrases.prepare([HELLO], ScriptedTts())
+    assert [rate_hz for rate_hz, _ in made_in] == [8_000, 16_000] * 2, "it is made at 24 kHz"
+    assert threading.current_thread().name not in {thread for _, thread in made_in}
+    for rate_hz in LINE_RATES_HZ:
+        assert {rate for _, rate, _ in spoken(phrases.get(request("Hello there."), rate_hz))} == {rate_hz}
+    assert len(made_in) == 4
 
 
 @virtual
