@@ -24,7 +24,7 @@ class Dialog:
         self._transport = transport
         self._token = token
         self._to = self.invited = f"<{SipUri(target.user, target.host, target.port)}>"
-        self._remote_target = str(target)
+        self.remote_target = str(target)
         self._route: Sequence[str] = ()
         self._cseq = 0
 
@@ -49,7 +49,7 @@ class Dialog:
         """Where the other end is now."""
         contact = message.first("contact")
         found = contact.partition("<")[2].partition(">")[0] or (contact.partition(";")[0] if bare else "")
-        self._remote_target = found or self._remote_target
+        self.remote_target = found or self.remote_target
 
     def request(
         self,
@@ -73,5 +73,5 @@ class Dialog:
             ("CSeq", f"{number} {method}"),
             ("User-Agent", _AGENT),
         ]
-        target = self._remote_target if to is None else str(self._target)
+        target = self.remote_target if to is None else str(self._target)
         return serialise(f"{method} {target} SIP/2.0", [*common, *headers], body, content_type)

@@ -7,6 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from loadtest.sip.message import SipMessage
+
+_MAX_TRIES = 3
 _ALGORITHMS = {"sha-256": "sha256", "md5": "md5"}  # the stronger first
 
 
@@ -14,6 +17,19 @@ _ALGORITHMS = {"sha-256": "sha256", "md5": "md5"}  # the stronger first
 class Credentials:
     user: str
     password: str = field(repr=False)
+
+
+def authorization(
+    refusal: SipMessage, tries: int, credentials: Credentials | None, uri: str, client_nonce: str
+) -> tuple[str, str] | None:
+    """The header that answers the challenge of a 401 or 407, if it can be answered. ``tries``: how often the request
+    was sent so far. What it was told before is wrong, unless its nonce had become too old."""
+    challenges = refusal.all("www-authenticate") + refusal.all("proxy-authenticate")
+    again = tries > 1 and not is_stale(challenges)
+    if refusal.status not in (401, 407) or credentials is None or again or tries >= _MAX_TRIES:
+        return None
+    value = answer_challenge(challenges, credentials, refusal.cseq[1], uri, client_nonce)
+    return None if value is None else ("Authorization" if refusal.status == 401 else "Proxy-Authorization", value)
 
 
 def answer_challenge(

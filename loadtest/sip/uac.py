@@ -15,7 +15,7 @@ from typing import Protocol
 
 from loadtest.call import CallOver, EndCause
 from loadtest.sip.dialog import Dialog
-from loadtest.sip.digest import Credentials, answer_challenge, is_stale
+from loadtest.sip.digest import Credentials, authorization
 from loadtest.sip.message import SipMessage, SipUri, parameter_of, parse_message, serialise
 from loadtest.sip.refusal import refused
 from loadtest.sip.resending import T1_S, Resending
@@ -28,7 +28,6 @@ RING_S = 60.0
 _GIVE_UP_S = 64 * T1_S
 _BYE_S = 4.0
 _KEPT_ANSWERS = 50
-_MAX_INVITES = 3
 _GLARE = "again after glare"
 _GLARE_S = 3.0  # 2.1 to 4 s for who made the call, up to 2 s for the other (section 14.1)
 _ALLOW = "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO, UPDATE, NOTIFY, REFER"
@@ -85,7 +84,7 @@ class SipCaller:
         self._token = token
         self._credentials = credentials
         self._remote_cseq = -1
-        self._invites = 0
+        self._invites, self._byes = 0, 1
         self._invite_via = ""
         self._invite_number = 0
         self._invite_branch = ""
@@ -108,13 +107,13 @@ class SipCaller:
     def next_s(self) -> float | None:
         return self._sent.next_s
 
-    def invite(self, now_s: float, authorization: tuple[str, str] | None = None) -> None:
+    def invite(self, now_s: float, answer: tuple[str, str] | None = None) -> None:
         """Call, or call again with an answer to the challenge."""
         self._invites += 1
         self._provisional = False
         headers = [("Contact", self._dialog.contact), ("Supported", "100rel"), ("Allow", _ALLOW)]
-        if authorization is not None:
-            headers.append(authorization)
+        if answer is not None:
+            headers.append(answer)
         self._invite_branch = self._dialog.branch()
         self._invite_via = self._dialog.via(self._invite_branch)
         self._invite_number = self._dialog.next_number()
@@ -192,9 +191,7 @@ class SipCaller:
             elif method == "INVITE":
                 self._on_final(message, now_s)
             elif method == "BYE":
-                if message.status >= 300:
-                    self.failure = f"BYE was answered with {message.status} {message.reason}"
-                self.end(CallOver(EndCause.HANGUP))
+                self._on_bye_answered(message, now_s)
 
     def _on_progress(self, message: SipMessage, now_s: float) -> None:
         if not self._provisional:
@@ -218,24 +215,13 @@ class SipCaller:
             return
         ack = self._dialog.request("ACK", message.cseq[0], self._invite_via, to=message.first("to"))
         self._acknowledge(message.branch, ack)
-        challenges = message.all("www-authenticate") + message.all("proxy-authenticate")
-        authorization = None
-        if message.status in (401, 407) and self.state is State.CALLING:
-            authorization = self._authorization(message, challenges)
-        if authorization is not None:
-            self.invite(now_s, authorization)
+        answer = authorization(message, self._invites, self._credentials, str(self._target), self._token())
+        if answer is not None and self.state is State.CALLING:
+            self.invite(now_s, answer)
         elif self.state is State.CANCELLING:
             self.end(CallOver(EndCause.HANGUP))
         else:
             self.end(refused(message, self._target, known=self._credentials is not None))
-
-    def _authorization(self, message: SipMessage, challenges: Sequence[str]) -> tuple[str, str] | None:
-        again = self._invites > 1 and not is_stale(challenges)  # what it was told is wrong
-        if self._credentials is None or again or self._invites >= _MAX_INVITES:
-            return None
-        value = answer_challenge(challenges, self._credentials, "INVITE", str(self._target), self._token())
-        name = "Authorization" if message.status == 401 else "Proxy-Authorization"
-        return None if value is None else (name, value)
 
     def _on_answer(self, message: SipMessage, now_s: float) -> None:
         self._dialog.take(message)
@@ -266,6 +252,17 @@ class SipCaller:
             self._sent.wait(_GLARE, now_s + _GLARE_S)
         elif self._offers_again:
             self.offer(now_s)
+
+    def _on_bye_answered(self, message: SipMessage, now_s: float) -> None:
+        uri = self._dialog.remote_target
+        answer = authorization(message, self._byes, self._credentials, uri, self._token())
+        if answer is not None:
+            self._byes += 1
+            self._bye_branch = self._in_dialog("BYE", now_s, [answer], within_s=_BYE_S)
+            return
+        if message.status >= 300:
+            self.failure = f"BYE was answered with {message.status} {message.reason}"
+        self.end(CallOver(EndCause.HANGUP))
 
     def _confirm(self, message: SipMessage) -> None:
         """ACK of a 2xx: a transaction of its own."""

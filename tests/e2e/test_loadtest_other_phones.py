@@ -125,10 +125,17 @@ async def test_one_that_says_no(tmp_path: Path, status: str, cause: EndCause, na
 @needs_sipp
 async def test_one_that_asks_for_a_password(tmp_path: Path) -> None:
     asked = (recv("INVITE"), send("401 Unauthorized", f"WWW-Authenticate: {CHALLENGE}"), recv("ACK"))
-    answered = recv("INVITE", header="Authorization:", holds="username=.bob.*response=")
-    async with sipp(tmp_path, *asked, answered, *ANSWERS, *HUNG_UP) as port:
+    invited, ended = (
+        recv(method, header="Authorization:", holds="username=.bob.*response=") for method in ("INVITE", "BYE")
+    )
+    goodbye = (recv("BYE"), send("401 Unauthorized", f"WWW-Authenticate: {CHALLENGE}", tag=False), ended, HUNG_UP[1])
+    async with sipp(tmp_path, *asked, invited, *ANSWERS, *goodbye) as port:
         tape = await call(port, user="bob", password="sesame")
-    assert (tape.end_cause, fate(tape)) == (EndCause.HANGUP, Fate.COMPLETED)
+    assert (tape.end_cause, fate(tape), tape.log.errors) == (
+        EndCause.HANGUP,
+        Fate.COMPLETED,
+        ["no audio came: not one RTP packet"],
+    )
     async with sipp(tmp_path, *asked) as port:
         tape = await call(port)
     assert (tape.end_cause, fate(tape)) == (EndCause.UNAUTHORIZED, Fate.FAILED)

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from loadtest.call import EndCause
+from loadtest.sip.digest import Credentials
 from loadtest.sip.message import BadMessage, SipMessage, SipUri, parse_message, serialise
 from loadtest.sip.sdp import NoMedia
 from loadtest.sip.uac import ANSWER_S, RING_S, SipCaller, State
@@ -37,12 +38,18 @@ class FakePhone:
 class Rig:
     """A caller whose clock is moved by hand."""
 
-    def __init__(self, transport: str = "UDP") -> None:
+    def __init__(self, transport: str = "UDP", credentials: Credentials | None = None) -> None:
         self.phone = FakePhone()
         names = (f"t{number}" for number in itertools.count())
         target = SipUri("desk", "pbx.example", 5070)
         self.caller = SipCaller(
-            target, ("10.0.0.1", 6000), self.phone, transport=transport, token=lambda: next(names), caller="me"
+            target,
+            ("10.0.0.1", 6000),
+            self.phone,
+            transport=transport,
+            token=lambda: next(names),
+            caller="me",
+            credentials=credentials,
         )
         self.now_s = 0.0
         self.caller.invite(0.0)
@@ -307,3 +314,20 @@ def test_no_hold_before_the_call_is_up() -> None:
     rig = Rig()
     rig.caller.offer(0.0)
     assert rig.sent() == []
+
+
+def test_a_challenge_of_the_goodbye_is_answered_once() -> None:
+    rig = Rig(credentials=Credentials("me", "sesame"))
+    rig.respond(rig.invite, "200 OK", body="their sdp")
+    rig.caller.hang_up(0.0)
+    (bye,) = rig.sent()
+    challenge = ("Proxy-Authenticate", 'Digest realm="p", nonce="n"')
+    (again,) = rig.respond(bye, "407 Proxy Authentication Required", challenge)
+    assert (again.method, again.cseq[0], again.branch == bye.branch) == ("BYE", bye.cseq[0] + 1, False)
+    assert 'uri="sip:desk@10.0.0.2:5080"' in again.first("proxy-authorization")
+    assert rig.caller.state is State.ENDING
+    assert rig.respond(again, "407 Proxy Authentication Required", challenge) == []
+    assert (rig.caller.state, rig.caller.failure) == (
+        State.OVER,
+        "BYE was answered with 407 Proxy Authentication Required",
+    )
