@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +42,9 @@ from gateway.transports.websocket import ON_LOST
 _log = structlog.get_logger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SWITCH_S = 0.001
+"""How long a thread that computes may keep the loop waiting for the interpreter; Python's own 5 ms are too long for the
+audio of calls."""
 CLOSE_CONNECTIONS_S = 3
 """After the drain: how long open connections may take to be gone."""
 CUT_S = 3.0
@@ -68,10 +72,21 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     check_listening(settings)
     keep_large_blocks_apart()
     with (
+        _threads_giving_way(),
         listening_socket(settings.host, settings.port) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         runner.run(_serve(settings, listener, announce))
+
+
+@contextlib.contextmanager
+def _threads_giving_way() -> Iterator[None]:
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -26,7 +26,7 @@ from engines.api import EngineError
 from engines.registry import BACKENDS, BackendSpec
 from gateway.engine_settings import EngineSettings
 from gateway.null_settings import NullSettings
-from gateway.server import StartError, listening_socket, serve
+from gateway.server import SWITCH_S, StartError, listening_socket, serve
 from gateway.settings import ConfigurationError, Settings
 
 pytestmark = pytest.mark.e2e
@@ -247,6 +247,19 @@ def test_in_process_it_serves_until_told_to_stop() -> None:
     assert fakes.startswith("FAKE engines (vad, turn, stt, llm, tts)")
     assert "tts 50 ms" in fakes
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_in_process_threads_give_way_to_the_loop_while_it_serves() -> None:
+    given_s: list[float] = []
+
+    def announce(_: str) -> None:
+        given_s.append(sys.getswitchinterval())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before_s = sys.getswitchinterval()
+    serve(Settings(preset="null", port=0), announce=announce)
+    assert given_s == [pytest.approx(SWITCH_S)]
+    assert sys.getswitchinterval() == before_s
 
 
 def test_in_process_two_signals_at_once() -> None:
