@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.metadata
-import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engines.api import EngineError, EngineSet, Place
@@ -25,7 +24,7 @@ from engines.fetch import Progress
 from engines.memory import MemoryGuard
 from engines.opening import open_engines
 from engines.registry import BackendSpec, Lineup, check_installed
-from gateway import console, outbound_routes, web_pages
+from gateway import console, outbound_routes, status_routes, web_pages
 from gateway.admission import LoadGate
 from gateway.admission_watch import GateReadings, watch_load
 from gateway.agents.agent import Agents, check_agents_known, check_voices_known
@@ -41,7 +40,7 @@ from gateway.settings import ConfigurationError, Settings
 from gateway.state import Gateway, Wires
 from gateway.switchboard import Switchboard
 from gateway.telemetry.history import History, keep_history
-from gateway.telemetry.metrics import CONTENT_TYPE, Metrics, measure_loop_lag
+from gateway.telemetry.metrics import Metrics, measure_loop_lag
 from gateway.telemetry.traces import call_traces, check_telemetry
 from gateway.telemetry.traces_context import HEADER, TraceParent, asked_in, parse_traceparent
 from gateway.transports.asterisk import routes as asterisk_routes
@@ -63,10 +62,6 @@ _OpenEngines = Callable[[], contextlib.AbstractAsyncContextManager[EngineSet]]
 
 FAKED = frozenset({"stt", "llm", "tts"})
 """Stages of which a scripted engine makes every figure one of the script."""
-
-UNGUARDED_PATHS = frozenset({"/livez", "/readyz"})
-MAX_PAGE = 200
-DEFAULT_PAGE = 50
 
 
 class Startup:
@@ -119,11 +114,7 @@ def create_app(
         routes=[
             *web_pages.routes(call_page=settings.call_page),
             *console.routes(),
-            Route("/livez", _livez),
-            Route("/readyz", _readyz),
-            Route("/metrics", _metrics),
-            Route("/v1/calls", _list_calls),
-            Route("/v1/calls/{id}", _one_call),
+            *status_routes.routes(),
             WebSocketRoute("/v1/realtime", realtime),
             *signalling.routes(make_peer),
             *webhooks.routes(),
@@ -290,7 +281,7 @@ class _Door:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in UNGUARDED_PATHS or web_pages.is_open(scope["path"]):
+        if scope["type"] == "lifespan" or status_routes.is_open(scope["path"]) or web_pages.is_open(scope["path"]):
             return await self._app(scope, receive, send)
         connection = HTTPConnection(scope, receive)
         origin = cors.allowed_origin(connection, connection.app.state.guard)
@@ -328,77 +319,14 @@ def _with_headers(send: Send, headers: dict[str, str]) -> Send:
     return send_with
 
 
-def _gateway(request: Request) -> Gateway:
-    gateway: Gateway = request.app.state.gateway
-    return gateway
-
-
-async def _livez(request: Request) -> Response:
-    return JSONResponse({"status": "live"})
-
-
-async def _readyz(request: Request) -> Response:
-    gateway: Gateway | None = request.app.state.gateway
-    if gateway is None:
-        return JSONResponse({"status": "warming"}, 503)
-    why_not = unready(gateway.switchboard, gateway.engines.health())
-    notice = {"notice": gateway.notice} if gateway.notice else {}
-    return JSONResponse({**(why_not or {"status": "ready"}), **notice}, 503 if why_not is not None else 200)
-
-
-async def _metrics(request: Request) -> Response:
-    """In slices, so that calls have their turns between them."""
-    families: list[bytes] = []
-    for family in _gateway(request).metrics.exposition():
-        families.append(family)
-        await asyncio.sleep(0)
-    return Response(b"".join(families), media_type=CONTENT_TYPE)
-
-
-async def _list_calls(request: Request) -> Response:
-    """Live calls, then ended ones, each newest first. ``limit`` 1..200; ``after`` is the last id of the page before."""
-    gateway = _gateway(request)
-    text = request.query_params.get("limit", str(DEFAULT_PAGE))
-    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= MAX_PAGE):
-        return _error(400, "invalid_limit", f"limit is a whole number from 1 to {MAX_PAGE}.")
-    limit = int(text)
-    records = itertools.chain(gateway.switchboard.calls(), gateway.recent)
-    after = request.query_params.get("after")
-    if after is not None and not any(record.id == after for record in records):
-        return _error(400, "unknown_cursor", "The call named by after is not kept any more.")
-    rows = [record.summary() for record in itertools.islice(records, limit + 1)]
-    page = rows[:limit]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": page,
-            "has_more": len(rows) > limit,
-            "last_id": page[-1]["id"] if page else None,
-        }
-    )
-
-
-async def _one_call(request: Request) -> Response:
-    gateway = _gateway(request)
-    call_id = request.path_params["id"]
-    live = gateway.switchboard.find(call_id)
-    record = live.record if live is not None else gateway.recent.find(call_id)
-    if record is None:
-        return _error(404, "call_not_found", "There is no such call, or it ended too long ago.")
-    return JSONResponse(record.view())
-
-
-def _error(status: int, code: str, message: str, **kwargs: Any) -> JSONResponse:
-    return JSONResponse(error_body(code, message, **kwargs), status)
-
-
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    response = _error(error.status_code, code, error.detail)
+    response = JSONResponse(error_body(code, error.detail), error.status_code)
     response.headers.update(error.headers or {})
     return response
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    return _error(500, "internal_error", "Something went wrong here.", type_="server_error")
+    body = error_body("internal_error", "Something went wrong here.", type_="server_error")
+    return JSONResponse(body, 500)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.console_feed import Feed, call_view, encoded
+from gateway.console_feed import Feed, changes_view, encoded
 from gateway.records.call_record import MAX_ENTRIES, CallRecord
 from gateway.security.guard import error_body, own_origin
 from gateway.security.origins import parse_origin
@@ -35,7 +35,6 @@ SLOW_S = 5.0
 
 MAX_ROWS = 100
 MAX_QUERY_CHARACTERS = 200
-SEARCH_SLICE_S = 0.002
 
 CUT = "offhook.cut"
 """Where in the ASGI scope our server leaves what closes the connection at once."""
@@ -159,18 +158,14 @@ async def _search(request: Request) -> Response:
     if after is not None:
         while (record := next(records, None)) is not None and record.id != after:
             pass
-    found: list[CallRecord] = []
-    slice_ends = time.monotonic() + SEARCH_SLICE_S
-    for record in records:
-        if _matches(record, query):
-            found.append(record)
-            if len(found) > MAX_ROWS:
-                break
-        if time.monotonic() >= slice_ends:
-            await asyncio.sleep(0)
-            slice_ends = time.monotonic() + SEARCH_SLICE_S
+    found = await asyncio.to_thread(_found, records, query)
     rows = [record.summary() for record in found[:MAX_ROWS]]
     return JSONResponse({"data": rows, "has_more": len(found) > MAX_ROWS}, headers=_NO_STORE)
+
+
+def _found(records: Iterator[CallRecord], words: list[str]) -> list[CallRecord]:
+    """The first that match, and one more than are told."""
+    return list(itertools.islice((record for record in records if _matches(record, words)), MAX_ROWS + 1))
 
 
 def _matches(record: CallRecord, words: list[str]) -> bool:
@@ -194,7 +189,8 @@ async def _record(request: Request) -> Response:
     if record is None:
         return _no_such_call()
     dropped = {"transcript_dropped": record.entries_dropped, "turns_dropped": record.turns_dropped}
-    view = msgspec.json.encode(call_view(record, 0, MAX_ENTRIES) | dropped)
+    changes = record.since(0, MAX_ENTRIES)
+    view = await asyncio.to_thread(lambda: msgspec.json.encode(changes_view(record, changes) | dropped))
     return Response(view, media_type="application/json", headers=_NO_STORE)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.readiness import unready
-from gateway.records.call_record import CallRecord, TranscriptEntry, turn_view
+from gateway.records.call_record import CallRecord, Changes, TranscriptEntry, turn_view
 from gateway.state import Gateway
 
 MAX_CALLS_A_MESSAGE = 50
@@ -89,7 +89,11 @@ class Feed:
 
 def call_view(record: CallRecord, since: int, most: int) -> dict[str, Any]:
     """A call, and what of its record is new since a version."""
-    changes = record.since(since, most)
+    return changes_view(record, record.since(since, most))
+
+
+def changes_view(record: CallRecord, changes: Changes) -> dict[str, Any]:
+    """A call, and these changes of its record. May be asked for in any thread."""
     view: dict[str, Any] = {
         **record.summary(),
         "version": record.version,

@@ -251,11 +251,11 @@ class CallRecord:
         }
 
     def view(self) -> dict[str, Any]:
-        """All of ``GET /v1/calls/{id}``."""
+        """All of ``GET /v1/calls/{id}``. May be asked for in any thread."""
         return self.summary() | {
-            "transcript": [entry.view() for entry in self._entries.values()],
+            "transcript": [entry.view() for entry in self.transcript],
             "transcript_dropped": self.entries_dropped,
-            "turns": [turn_view(times) for times in self._turns.values()],
+            "turns": [turn_view(times) for times in self.turns],
             "turns_dropped": self.turns_dropped,
             "quality": self.quality,
             "trace_id": self.trace.hex_id if self.trace is not None and self.trace.sampled else None,

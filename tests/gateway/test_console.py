@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from gateway import console as console_module
+from gateway.records.call_record import CallRecord, turn_view
 from gateway.settings import Settings
 from streaming.turn_times import TurnTimes
 from tests.gateway.console_rig import calling, console
@@ -169,6 +171,32 @@ async def test_many_changes_come_in_bounded_messages(monkeypatch: pytest.MonkeyP
             assert ([entry["item_id"] for entry in row["entries"]], row["missed"]) == (["i6", "i7", "i8"], True)
             whole = (await client.get(f"/console/calls/{calls[0].id}")).json()
             assert len(whole["entries"]) == 9
+
+
+async def test_what_is_told_of_long_calls_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 turns of a call, or thousands of calls, take longer than the audio of the others may wait."""
+    made_in: list[str] = []
+
+    def noted(turn: TurnTimes) -> dict[str, object]:
+        made_in.append(threading.current_thread().name)
+        return turn_view(turn)
+
+    def noted_match(record: CallRecord, words: list[str]) -> bool:
+        made_in.append(threading.current_thread().name)
+        return matches(record, words)
+
+    matches = console_module._matches
+    monkeypatch.setattr("gateway.records.call_record.turn_view", noted)
+    monkeypatch.setattr("gateway.console_feed.turn_view", noted)
+    monkeypatch.setattr(console_module, "_matches", noted_match)
+    async with serving() as (here, client):
+        async with calling(here.gateway) as call:
+            call.record.turn(TurnTimes("resp_1", 1, True, decision_ms=310.0))
+        for path in (f"/v1/calls/{call.id}", f"/console/calls/{call.id}"):
+            assert (await client.get(path)).json()["turns"][0]["decision_ms"] == 310.0
+        assert [row["id"] for row in (await client.get("/console/calls?q=websocket")).json()["data"]] == [call.id]
+    assert len(made_in) == 3
+    assert threading.current_thread().name not in made_in
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------
