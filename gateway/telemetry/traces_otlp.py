@@ -6,10 +6,11 @@ Certificates, compression and resource attributes are OpenTelemetry's own ``OTEL
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -133,13 +134,14 @@ class OtlpExporter:
 
     def export(self, calls: Sequence[CallSnapshot]) -> bool:
         spans: list[ReadableSpan] = []
-        for call in calls:
-            self._build(call)
-            spans += self._ended.take()
-            while len(spans) >= MAX_REQUEST_SPANS:  # calls may be long, and many end when a gateway stops
-                if not self._taken(spans[:MAX_REQUEST_SPANS]):
+        for span in itertools.chain.from_iterable(map(self._built, calls)):
+            spans.append(span)
+            if len(spans) % PAUSE_SPANS == 0:
+                time.sleep(PAUSE_S)
+            if len(spans) == MAX_REQUEST_SPANS:  # calls may be long, and many end when a gateway stops
+                if not self._taken(spans):
                     return False
-                del spans[:MAX_REQUEST_SPANS]
+                spans = []
         return not spans or self._taken(spans)
 
     def _taken(self, spans: Sequence[ReadableSpan]) -> bool:
@@ -148,12 +150,10 @@ class OtlpExporter:
     def close(self) -> None:
         self._wire.shutdown()  # type: ignore[no-untyped-call]
 
-    def _build(self, call: CallSnapshot) -> None:
+    def _built(self, call: CallSnapshot) -> Iterator[ReadableSpan]:
         begun: list[Span] = []
         self._ids.trace = call.trace
-        for number, plan in enumerate(spans_of(call)):
-            if number % PAUSE_SPANS == PAUSE_SPANS - 1:
-                time.sleep(PAUSE_S)
+        for plan in spans_of(call):
             span = self._tracer.start_span(
                 plan.name,
                 _above(call.trace) if plan.parent is None else set_span_in_context(begun[plan.parent], Context()),
@@ -163,6 +163,7 @@ class OtlpExporter:
             )
             begun.append(span)
             _end(span, plan)
+            yield from self._ended.take()
 
 
 def _above(trace: CallTrace) -> Context:

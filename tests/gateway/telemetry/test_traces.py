@@ -5,19 +5,22 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gateway.records.call_record import CallRecord
 from gateway.settings import ConfigurationError, Settings
+from gateway.telemetry import traces_otlp
 from gateway.telemetry.traces import MAX_WAITING, Traces, check_telemetry
 from gateway.telemetry.traces_context import CallTrace, TraceParent
-from gateway.telemetry.traces_otlp import MAX_REQUEST_SPANS, OtlpExporter
+from gateway.telemetry.traces_otlp import MAX_REQUEST_SPANS, PAUSE_SPANS, OtlpExporter
 from gateway.telemetry.traces_spans import CallSnapshot
 from gateway.telemetry_settings import TelemetrySettings
 from streaming.turn_times import TurnTimes
@@ -250,6 +253,33 @@ def test_a_connection_serves_for_many_requests() -> None:
             rig.counted(number + 1)
     assert len(there.requests) == 3
     assert there.connections == 1
+
+
+def test_others_get_to_run_however_short_the_calls_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    clock = SimpleNamespace(sleep=lambda _: done.append("pause"), monotonic=time.monotonic)
+    monkeypatch.setattr(traces_otlp, "time", clock)
+    exporter = OtlpExporter("http://127.0.0.1:9/v1/traces")
+    built = exporter._built
+
+    def noted(call: CallSnapshot) -> Iterator[Any]:
+        for span in built(call):
+            done.append("span")
+            yield span
+
+    def taken(spans: Sequence[Any]) -> bool:
+        assert len(spans) <= MAX_REQUEST_SPANS
+        done.append("sent")
+        return True
+
+    exporter._built = noted  # type: ignore[method-assign]
+    exporter._taken = taken  # type: ignore[method-assign]
+    with rigged(exporter) as rig:
+        for number in range(30):
+            rig.call(f"call_{number}", "caller_hung_up", TURN)
+    text = "".join({"pause": ".", "span": "s", "sent": "!"}[what] for what in done)
+    assert len(text) - len(text.replace("s", "")) == 30 * 8
+    assert all(len(part.strip("!")) <= PAUSE_SPANS for part in text.split("."))
 
 
 def test_many_long_calls_are_sent_one_after_another() -> None:
