@@ -27,6 +27,10 @@ from gateway.realtime.session_patch import (
 MAX_APPEND_BYTES = 15 * 1024 * 1024
 """Audio in one ``input_audio_buffer.append``, decoded; OpenAI's limit."""
 
+PORTION_CHARS = 64 * 1024
+"""Of base64, decoded at a time; a multiple of 4. All of it at once would hold the interpreter, and with it the event
+loop, for 45 ms in whatever thread it is."""
+
 MAX_EVENT_ID_CHARS = 512
 MAX_PARTS = 64
 MAX_INPUT_ITEMS = 256
@@ -210,11 +214,12 @@ def _decode_audio(text: str) -> bytes:
     """Strict base64: no white space, padded, nothing after the padding."""
     if len(text) > -(-MAX_APPEND_BYTES // 3) * 4:
         raise Rejected("audio_too_large", "an append holds at most 15 MiB of audio", "audio")
+    portions = range(0, len(text), PORTION_CHARS)
     try:
-        audio = binascii.a2b_base64(text, strict_mode=True)
+        audio = b"".join([binascii.a2b_base64(text[at : at + PORTION_CHARS], strict_mode=True) for at in portions])
     except ValueError:
         audio = None
-    # CPython's strict mode lets padding follow a complete group; the length tells.
+    # CPython's strict mode lets padding follow a complete group, or end a portion; the length tells.
     if audio is None or len(audio) * 4 != len(text) * 3 - text[-2:].count("=") * 4:
         raise Rejected("invalid_audio", "audio is not valid base64", "audio")
     return audio

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import concurrent.futures
 import json
 from typing import Any
 
 import pytest
 
-from gateway.realtime.client_events import MAX_APPEND_BYTES, ParsedAppend, parse_event
+from gateway.realtime.client_events import MAX_APPEND_BYTES, PORTION_CHARS, ParsedAppend, parse_event
 from gateway.realtime.errors import MAX_MESSAGE_CHARS, ProtocolError
 from gateway.realtime.protocol import AppendAudio, ClearAudio, CommitAudio
 from streaming.config import ResponseOptions
@@ -288,6 +289,27 @@ def test_append_of_15_mib_and_one_byte_more() -> None:
     error = parse_event(text)
     assert isinstance(error, ProtocolError)
     assert (error.code, error.param, error.event_id) == ("audio_too_large", "audio", "e")
+
+
+def test_long_audio_is_decoded_in_portions_and_none_of_them_may_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it at once would hold the event loop up from any thread."""
+    portions: list[int] = []
+
+    def counted(text: str, *, strict_mode: bool) -> bytes:
+        portions.append(len(text))
+        return a2b_base64(text, strict_mode=strict_mode)
+
+    a2b_base64 = binascii.a2b_base64
+    monkeypatch.setattr(binascii, "a2b_base64", counted)
+    audio = bytes(range(256)) * 600
+    text = base64.b64encode(audio).decode()
+    parsed = parse_event(json.dumps({"type": "input_audio_buffer.append", "audio": text}))
+    assert parsed == ParsedAppend(audio, None)
+    assert max(portions) == PORTION_CHARS
+    assert sum(portions) == len(text)
+    padded = text[: PORTION_CHARS - 2] + "==" + text[PORTION_CHARS:]
+    refused = Rig().refuse({"type": "input_audio_buffer.append", "audio": padded, "event_id": "e"})
+    assert refused["code"] == "invalid_audio"
 
 
 def test_frames_may_be_parsed_in_threads() -> None:
