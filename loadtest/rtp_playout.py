@@ -35,6 +35,7 @@ OPUS_CLOCK_HZ = 48_000
 
 _MAX_CONCEALED = 25  # packets in a row; beyond that the stream begins anew
 _MAX_OLD = 1_000
+_MAX_PACKET_MS = 120
 
 
 class Decoding(Protocol):
@@ -91,6 +92,7 @@ class RtpPlayout(Ear):
         self._hole = False
         self._spoke = False
         self._newest_timestamp = 0
+        self._is_second = False
 
     @property
     def busy(self) -> bool:
@@ -129,14 +131,16 @@ class RtpPlayout(Ear):
 
     def _arrived(self, sequence: int, timestamp: int, now_s: float) -> None:
         """A packet came that is newer than all before it."""
+        steps = 0 if self._highest is None else sequence - self._highest
+        passed = ((timestamp - self._newest_timestamp) & 0xFFFFFFFF) * self._rate_hz // self._clock_hz
+        if self._is_second and steps == 1 and 0 < passed <= self._rate_hz * _MAX_PACKET_MS // 1000:
+            self._packet_samples = passed
+        on_time = steps > 0 and timestamp == self._after(self._newest_timestamp, steps * self._packet_samples)
         length_s = self._packet_samples / self._rate_hz
-        if self._highest is None:
-            self._came(now_s, length_s, continues=False)
-        else:
-            steps = sequence - self._highest
-            on_time = timestamp == self._after(self._newest_timestamp, steps * self._packet_samples)
-            lost_s = (steps - 1) * length_s if on_time else 0.0
-            self._came(now_s, length_s, continues=on_time and self._spoke, lost_s=lost_s)
+        # How long the first one is was not known when it came: the second can't be told to be late.
+        continues = on_time and self._spoke and not self._is_second
+        self._came(now_s, length_s, continues=continues, lost_s=(steps - 1) * length_s if on_time else 0.0)
+        self._is_second = self._highest is None
         self._highest, self._newest_timestamp = sequence, timestamp
 
     def begin_anew(self) -> None:
