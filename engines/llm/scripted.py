@@ -24,7 +24,8 @@ Fault = Literal["none", "fail_first", "fail_midway", "stall_first", "stall_midwa
 _WORDS = re.compile(r"\S+\s*|\s+")
 _PUNCTUATION = re.compile(r"\W+")
 
-
+MAX_SAID_CHARS = 4_000
+"""Of what a caller typed, so much is said back: what is beyond would be looked through on the event loop."""
 _TELL_MORE = "tell me more"
 _MORE = "There is a lot to tell, and none of it matters, for all that counts is how long it takes to say so."
 _SENTENCES_MORE = 2
@@ -37,6 +38,7 @@ def echo(messages: Sequence[Message]) -> str:
     if messages and messages[-1].role == "tool":
         return f"The result is {_PUNCTUATION.sub(' ', messages[-1].content).strip()}."
     said = next((message.content for message in reversed(messages) if message.role == "user"), "nothing")
+    said = said[:MAX_SAID_CHARS]
     codes = [word for word in re.findall(r"\w+", said) if number_of(word) is not None]
     # Not the caller's own words around it: said again over the reply, they would be taken for its echo.
     told = f"I heard {' '.join(codes)}." if codes else f"You said: {said.rstrip('.!? ')}."

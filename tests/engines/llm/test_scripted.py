@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from engines.api import EngineError
-from engines.llm.scripted import ScriptedLlm, echo
+from engines.llm.scripted import MAX_SAID_CHARS, ScriptedLlm, echo
 from streaming.audio.code_words import code_word
 from streaming.jobs import (
     Generate,
@@ -182,6 +182,10 @@ def test_a_code_word_is_said_back_without_the_callers_words_around_it() -> None:
     word = code_word(7)
     said = (Message("user", f"My code word is {word.capitalize()}."),)
     assert echo(said) == f"I heard {word.capitalize()}."
+
+
+def test_of_a_long_text_only_the_beginning_is_said_back() -> None:
+    assert echo([Message("user", "a" * 64_000)]) == f"You said: {'a' * MAX_SAID_CHARS}."
 
 
 def test_who_asks_for_more_is_told_more_with_its_word_at_both_ends() -> None:
