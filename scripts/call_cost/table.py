@@ -21,10 +21,10 @@ class Typical:
 
 
 def typical(windows: Iterable[Window]) -> Typical | None:
-    """Of one server with one number of calls: a window in which the callers were late counts only if all are. None
-    without a window."""
-    asked = list(windows)
-    counted = [each for each in asked if not each.void] or asked
+    """Of one server with one number of calls: a window in which calls did not stay never counts, one in which the
+    callers were late only if all are. None without a window."""
+    served = [each for each in windows if each.served]
+    counted = [each for each in served if not each.void] or served
     if not counted:
         return None
     turns = [each.turns for each in counted if each.turns is not None]
@@ -38,17 +38,18 @@ def typical(windows: Iterable[Window]) -> Typical | None:
 
 def costs(windows: Sequence[Window]) -> str:
     """A row for each server, what was asked of it, and how many calls."""
-    names = ("server", "asked", "calls", "CPU a call", "memory a call", "frames", "late", "turns", "windows void")
+    names = ("server", "asked", "calls", "CPU a call", "memory a call", "frames", "late", "turns", "sound windows")
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for key in dict.fromkeys(map(_key, windows)):
         these = [window for window in windows if _key(window) == key]
         found = typical(these)
-        assert found is not None
         late, due = (sum(getattr(window.report.media, name) for window in these) for name in ("late", "due"))
-        cells = [*map(str, key), f"{found.cpu_share:.2%}", f"{found.resident_bytes / 2**20:.2f} MiB"]
-        cells += [f"{found.frames:.0f}", f"{late / max(1, due):.3%}"]
-        cells.append("-" if found.turns is None else f"{found.turns:.0f}")
-        cells.append(f"{sum(window.void for window in these)} of {len(these)}")
+        cpu, memory, frames, turns = ("-",) * 4
+        if found is not None:
+            cpu, memory = f"{found.cpu_share:.2%}", f"{found.resident_bytes / 2**20:.2f} MiB"
+            frames, turns = f"{found.frames:.0f}", "-" if found.turns is None else f"{found.turns:.0f}"
+        sound = sum(window.served and not window.void for window in these)
+        cells = [*map(str, key), cpu, memory, frames, f"{late / max(1, due):.3%}", turns, f"{sound} of {len(these)}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

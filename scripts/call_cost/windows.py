@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.capacity import Held, held
+from loadtest.capacity import Held
 from loadtest.load_run import LoadRun
 from loadtest.progress import Progress, Tally, Terminal
 from loadtest.run import Interruption
 from loadtest.run_options import METRICS_OFF, RunOptions
 from loadtest.run_report import RunReport
 from loadtest.scenario import load_scenario
+from loadtest.summary import GOODPUT, LATE_RATIO
 from scripts.call_cost.machine import Cores
 from scripts.call_cost.servers import Server, Subject, Usage, started
 
@@ -27,6 +28,9 @@ WARM_S = 5.0
 SETTLE_S = 3.0
 NEARLY_ALL = 0.9
 """Of the calls: where one follows another on a line, all are rarely up at one moment."""
+
+STAYED = 0.95
+"""Of the calls: where fewer stayed, what the server used is no cost of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,14 @@ class Window:
         return self.report.late_frames_ratio or 0.0
 
     @property
+    def stayed_share(self) -> float:
+        """Of the calls offered, those that came up and stayed."""
+        return self.report.calls.completed / max(1, self.report.calls.offered)
+
+    @property
     def good_share(self) -> float:
-        """Of the calls offered: the good ones, or those that came up and stayed, where turns are not judged."""
-        calls = self.report.calls
-        return calls.completed / max(1, calls.offered) if self.turns is None else self.report.goodput or 0.0
+        """Of the calls offered, the good ones; where turns are not judged, those that stayed."""
+        return self.stayed_share if self.turns is None else self.report.goodput or 0.0
 
     @property
     def void(self) -> bool:
@@ -81,9 +89,16 @@ class Window:
         return self.report.void
 
     @property
+    def served(self) -> bool:
+        """What the server used is what its calls cost."""
+        return self.stayed_share >= STAYED
+
+    @property
     def held(self) -> Held:
-        """As a climb of the load test judges it."""
-        return held(goodput=self.good_share, late_share=self.late_share, void=self.void)
+        """By the load test's own bounds; of talkers, too, of whom it judges nothing."""
+        if self.void:
+            return Held.VOID
+        return Held.HELD if self.good_share >= GOODPUT and self.late_share < LATE_RATIO else Held.MISSED
 
     def line(self) -> str:
         """For progress."""

@@ -19,12 +19,20 @@ def test_a_void_window_counts_only_if_all_are() -> None:
 def test_the_table_has_a_row_for_each_server_and_number_of_calls() -> None:
     windows = [window(), window(late=10, void=True), window(calls=20), window("theirs", goodput=1.0)]
     assert costs(windows).splitlines() == [
-        "| server | asked | calls | CPU a call | memory a call | frames | late | turns | windows void |",
+        "| server | asked | calls | CPU a call | memory a call | frames | late | turns | sound windows |",
         "|---|---|---|---|---|---|---|---|---|",
         "| ours | talk | 10 | 2.00% | 1.00 MiB | 1000 | 0.498% | - | 1 of 2 |",
-        "| ours | talk | 20 | 1.00% | 1.00 MiB | 1000 | 0.000% | - | 0 of 1 |",
-        "| theirs | talk | 10 | 2.00% | 1.00 MiB | 1000 | 0.000% | 40 | 0 of 1 |",
+        "| ours | talk | 20 | 1.00% | 1.00 MiB | 1000 | 0.000% | - | 1 of 1 |",
+        "| theirs | talk | 10 | 2.00% | 1.00 MiB | 1000 | 0.000% | 40 | 1 of 1 |",
     ]
+
+
+def test_what_was_used_while_calls_were_gone_is_no_cost_of_calls() -> None:
+    gone = window(cpu_share=0.05, completed=9)
+    assert typical([gone]) is None
+    assert typical([gone, window()]) == typical([window()])
+    assert costs([gone]).splitlines()[-1] == "| ours | talk | 10 | - | - | - | 0.000% | - | 0 of 1 |"
+    assert ratios([gone, window("theirs")], "ours", {}) == ""
 
 
 def test_aims_are_met_or_missed_by_what_was_asked() -> None:
