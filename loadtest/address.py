@@ -23,6 +23,9 @@ _TRANSPORTS = {
     "audiosocket": Transport.AUDIOSOCKET,
 }
 
+_BY_TLS = frozenset({"wss", "https", "twilio+wss"})
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
 
 @dataclass(frozen=True, slots=True)
 class CallAddress:
@@ -60,7 +63,7 @@ def call_address(url: str, agent: str | None) -> CallAddress:
                 raise ValueError("AudioSocket names no agent: its UUID says whose call it is")
             return CallAddress(transport, url, audiosocket_address(url).rate_hz)
     if transport is None or not parts.hostname or parts.port == 0:  # asking for a port that is none raises
-        raise ValueError(f"not a {_known()} URL: {url}")
+        raise ValueError(f"not a {_known()} URL: {shown_url(url)}")
     path = parts.path if transport is Transport.WEBSOCKET else _calls_path(parts.path)
     query = parse_qsl(parts.query, keep_blank_values=True)
     if agent is not None:
@@ -77,12 +80,14 @@ def is_http(url: str) -> bool:
         return False
 
 
-def same_host(url: str | None, urls: Iterable[str]) -> bool:
-    """Whether something lies on a machine that is called: no other is told the key."""
+def may_be_told_the_key(url: str | None, urls: Iterable[str]) -> bool:
+    """Whether something lies on a machine that is called, and is not asked in clear where calls go by TLS."""
     if url is None:
         return False
-    hosts = {urlsplit(each).hostname or urlsplit("//" + each.partition(":")[2]).hostname for each in urls}
-    return urlsplit(url).hostname in hosts
+    host = urlsplit(url).hostname
+    called = {urlsplit(each).scheme for each in urls if _host(each) == host}
+    secret = urlsplit(url).scheme == "https" or host in _LOOPBACK
+    return bool(called) and (secret or not called <= _BY_TLS)
 
 
 def shown_url(url: str) -> str:
@@ -102,6 +107,10 @@ def shown_url(url: str) -> str:
 def bearer(key: str) -> bytes:
     """What the ``Authorization`` header says: as UTF-8, for beyond Latin-1 a header takes no text."""
     return f"Bearer {key}".encode()
+
+
+def _host(url: str) -> str | None:
+    return urlsplit(url).hostname or urlsplit("//" + url.partition(":")[2]).hostname
 
 
 def _calls_path(path: str) -> str:

@@ -1,6 +1,7 @@
 """How many calls a server holds: the climb to its knee. Pure; :mod:`loadtest.run` runs its levels.
 
-A level is *held* when goodput is at least 99 % and fewer than 0.1 % of frames were late. Levels double until one is
+A level is *held* when goodput is at least 99 %, no more frames were late than a run may have, and nobody heard another
+caller's code word. Levels double until one is
 not held, then the gap between the best held and the least not held is halved until it is within 10 %. A void level
 (the load test itself was late) says nothing of the server and is tried again, twice; then the climb stays below it, and
 says that the generators were the limit.
@@ -12,7 +13,6 @@ import enum
 from collections.abc import Mapping
 
 GOODPUT = 0.99
-LATE_SHARE = 0.001
 CLOSE_ENOUGH = 0.1
 """Of the best held level: the step that is no longer worth a run."""
 VOID_TRIES = 2
@@ -94,8 +94,10 @@ class Climb:
         return best + (beyond - best) // 2
 
 
-def held(*, goodput: float, late_share: float, void: bool) -> Held:
-    """Judges a level by its report."""
+def held(*, goodput: float, late_share: float, late_limit: float | None, foreign: int, void: bool) -> Held:
+    """Judges a level by its report. ``late_limit``: the share of late frames from which it is not held, if any;
+    ``foreign``: code words of others that callers heard."""
     if void:
         return Held.VOID
-    return Held.HELD if goodput >= GOODPUT and late_share < LATE_SHARE else Held.MISSED
+    on_time = late_limit is None or late_share < late_limit
+    return Held.HELD if goodput >= GOODPUT and on_time and not foreign else Held.MISSED

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.address import same_host, shown_url
+from loadtest.address import may_be_told_the_key, shown_url
 from loadtest.capacity import Climb, Held, held
 from loadtest.generators import GeneratorsError
 from loadtest.machine import load_average, this_machine
@@ -21,7 +21,7 @@ from loadtest.run_planning import addresses_of, metrics_of, plan_run
 from loadtest.run_report import Knee, Level, RunReport
 from loadtest.scenario import Scenario
 from loadtest.server_readings import ServerWatch
-from loadtest.summary import RunFacts, judged, level_of, summarise
+from loadtest.summary import RunFacts, judged, late_limit, level_of, summarise
 
 WARM_UP_S = 10.0
 """After the ramp, before slopes are taken."""
@@ -107,7 +107,11 @@ class LoadRun:
                 if report.interrupted:
                     break
                 verdict = held(
-                    goodput=report.goodput or 0.0, late_share=report.late_frames_ratio or 0.0, void=report.void
+                    goodput=report.goodput or 0.0,
+                    late_share=report.late_frames_ratio or 0.0,
+                    late_limit=late_limit(report.expect),
+                    foreign=report.cross_talk.foreign,
+                    void=report.void,
                 )
                 levels.append(level_of(report, calls, held=verdict is Held.HELD, tries=climb.tries + 1))
                 climb.note(verdict)
@@ -127,7 +131,7 @@ class LoadRun:
 
     async def _says_fake(self, url: str | None) -> bool:
         """The server under test has scripted engines."""
-        key = self.options.key if same_host(url, self.options.urls) else None
+        key = self.options.key if may_be_told_the_key(url, self.options.urls) else None
         watch = ServerWatch(url, key, time.monotonic)
         try:
             await watch.read(keep=False)

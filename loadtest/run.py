@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from loadtest.address import same_host, shown_url
+from loadtest.address import may_be_told_the_key, shown_url
 from loadtest.arrivals import Arrival, share_arrivals
 from loadtest.code_pool import REST_S
 from loadtest.generator_messages import Counted, Done, Ended, FromGenerator, Job, Ready
@@ -132,10 +132,12 @@ class _Run:
         self._interruption = interruption
         self._record = RunRecord()
         self._start_s = time.monotonic()
-        key = plan.job.key if same_host(plan.metrics_url, plan.job.urls) else None
+        key = plan.job.key if may_be_told_the_key(plan.metrics_url, plan.job.urls) else None
         if plan.metrics_url is not None and key != plan.job.key:
-            self._record.notes.append("the key was not told to the host of --metrics: calls go to another")
-        self._watch = ServerWatch(plan.metrics_url, key, self._now_s)
+            self._record.notes.append(
+                "the key was not told to --metrics: calls go to another host, or by TLS and that does not"
+            )
+        self._watch = ServerWatch(plan.metrics_url, key, time.monotonic, self._start_s)
         self._tally = Tally(plan.job.name, len(plan.arrivals), plan.length_s)
         self._seconds: dict[int, GeneratorReading] = {}
         self._shares: dict[int, list[float]] = {}
@@ -162,7 +164,7 @@ class _Run:
                 return record
             record.base_before = await self._watch.read(keep=False)
             self._say("")
-            self._start_s = time.monotonic() + START_S
+            self._start_s = self._watch.start_s = time.monotonic() + START_S
             generators.go(self._start_s)
             await self._watch_over(generators)
             record.length_s = self._now_s()

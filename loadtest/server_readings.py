@@ -144,10 +144,12 @@ def metrics_url(address: CallAddress) -> str | None:
 
 
 class ServerWatch:
-    """Reads one server. ``clock`` is the run's own (seconds, 0 at its start); close it with :meth:`aclose`."""
+    """Reads one server. ``clock`` is monotonic, in seconds; readings are dated from ``start_s`` of it, which may be set
+    anew when the run begins. Close it with :meth:`aclose`."""
 
-    def __init__(self, url: str | None, key: str | None, clock: Callable[[], float]) -> None:
+    def __init__(self, url: str | None, key: str | None, clock: Callable[[], float], start_s: float = 0.0) -> None:
         self.url = url
+        self.start_s = start_s
         self.readings: list[ServerReading] = []
         self.failed = 0
         """Readings that did not come about, of a server that was read before."""
@@ -156,7 +158,7 @@ class ServerWatch:
         self.first: Exposition | None = None
         self.last: Exposition | None = None
         self._clock = clock
-        self._at_s = 0.0
+        self._read_at_s = 0.0
         self._has_none = False
         self._thinning = 1
         self._read = 0
@@ -225,9 +227,9 @@ class ServerWatch:
         return since(self.first.send_late, self.last.send_late)
 
     def _reading(self, exposition: Exposition, before: Exposition | None) -> ServerReading:
-        at_s, values = self._clock(), exposition.values
-        passed_s = at_s - self._at_s
-        self._at_s = at_s
+        read_at_s, values = self._clock(), exposition.values
+        passed_s = read_at_s - self._read_at_s
+        self._read_at_s = read_at_s
         cores = hosts_cores = utilisation = None
         lag = since(before.loop_lag, exposition.loop_lag) if before is not None else {}  # not what was before the run
         if before is not None and passed_s > 0:
@@ -239,7 +241,7 @@ class ServerWatch:
             ]
             utilisation = min(1.0, max(0.0, *shares)) if shares else None
         return ServerReading(
-            at_s=at_s,
+            at_s=read_at_s - self.start_s,
             cpu_cores=cores,
             hosts_cpu_cores=hosts_cores,
             utilisation=utilisation,

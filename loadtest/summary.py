@@ -24,7 +24,7 @@ from loadtest.call_totals import (
 )
 from loadtest.code_pool import REST_S
 from loadtest.measured_call import Expectations, badness
-from loadtest.outcome import CallOutcome
+from loadtest.outcome import CallOutcome, Fault
 from loadtest.percentiles import percentiles_of_histogram
 from loadtest.readings import Base, GeneratorReading, GeneratorReport, Machine, ServerReading, ServerReport
 from loadtest.run_options import VOID_P99_MS
@@ -238,6 +238,9 @@ def _reasons(report: RunReport) -> list[str]:
         reasons.append(f"{report.late_frames_ratio:.2%} of frames were late, {allowed:.2%} or more")
     if report.cross_talk.foreign:
         reasons.append(f"callers heard {report.cross_talk.foreign} code words of other callers")
+    mixed = [level.calls for level in report.knee.levels if level.faults.get(Fault.FOREIGN_CODE)] if report.knee else []
+    if mixed:
+        reasons.append(f"callers heard code words of others at {', '.join(map(str, mixed))} calls")
     for name, slope in report.slopes.items():
         if slope.flat is False:
             reasons.append(f"{name} grows by {slope.per_hour:,.1f} {slope.unit} an hour")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.address import SECRETS_PATH, CallAddress, call_address, same_host, shown_url
+from loadtest.address import SECRETS_PATH, CallAddress, call_address, may_be_told_the_key, shown_url
 from loadtest.call import Transport
 from loadtest.phone_address import SipAddress, audiosocket_address, sip_address
 from loadtest.sip.message import SipUri
@@ -101,14 +101,19 @@ def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "called", "same"),
+    ("url", "called", "told"),
     [
         ("http://h:9/metrics", ["ws://h:1/v1/realtime"], True),
         ("http://h:9/metrics", ["sip:sales@h:5060;transport=tcp"], True),
-        ("http://h/metrics", ["twilio+ws://other/x", "wss://u:p@h/"], True),
+        ("https://h/metrics", ["twilio+ws://other/x", "wss://u:p@h/"], True),
+        ("http://h:9/metrics", ["wss://h/", "twilio+wss://h/x", "https://h"], False),
+        ("http://h:9/metrics", ["wss://h/", "ws://h:8080/"], True),
+        ("http://127.0.0.1:9/metrics", ["wss://127.0.0.1/"], True),
         ("https://prometheus.example/metrics", ["ws://h:1/v1/realtime", "sip:sales@h"], False),
         (None, ["ws://h"], False),
     ],
 )
-def test_only_a_machine_that_is_called_is_told_the_key(url: str | None, called: list[str], same: bool) -> None:
-    assert same_host(url, called) is same
+def test_only_a_machine_that_is_called_is_told_the_key_and_not_in_clear_for_it(
+    url: str | None, called: list[str], told: bool
+) -> None:
+    assert may_be_told_the_key(url, called) is told

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,10 +73,14 @@ def test_a_level_that_is_void_once_counts_when_it_is_not() -> None:
 
 
 def test_what_a_level_is_judged_by() -> None:
-    assert held(goodput=0.99, late_share=0.0009, void=False) is Held.HELD
-    assert held(goodput=0.989, late_share=0.0, void=False) is Held.MISSED
-    assert held(goodput=1.0, late_share=0.001, void=False) is Held.MISSED
-    assert held(goodput=1.0, late_share=0.0, void=True) is Held.VOID
+    judge = partial(held, goodput=1.0, late_share=0.0, late_limit=0.001, foreign=0, void=False)
+    assert judge(goodput=0.99, late_share=0.0009) is Held.HELD
+    assert judge(goodput=0.989) is Held.MISSED
+    assert judge(late_share=0.001) is Held.MISSED
+    assert judge(late_share=0.02, late_limit=0.03) is Held.HELD, "a scenario on a bad network allows more"
+    assert judge(late_share=0.5, late_limit=None) is Held.HELD
+    assert judge(goodput=0.995, foreign=1) is Held.MISSED, "one word of another caller's is one too many"
+    assert judge(void=True) is Held.VOID
 
 
 def test_misuse() -> None:

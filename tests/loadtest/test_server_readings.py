@@ -229,6 +229,21 @@ async def test_a_server_of_another_make_is_asked_once_for_what_it_does_not_have(
     assert watch.problem == "status 404"
 
 
+async def test_a_run_that_begins_after_the_first_reading_changes_no_share() -> None:
+    clock = Clock()
+    read = iter((10.0, 11.0))
+    async with http_server(lambda path, headers: (200, f"process_cpu_seconds_total {next(read)}\n")) as url:
+        watch = ServerWatch(f"{url}/metrics", None, clock)
+        clock.now_s = 3.0
+        await watch.read(keep=False)
+        watch.start_s = 4.0
+        clock.now_s = 8.0
+        reading = await watch.read()
+        await watch.aclose()
+    assert reading is not None
+    assert (reading.at_s, reading.cpu_cores) == (4.0, 0.2)
+
+
 async def test_readings_of_a_long_run_are_thinned() -> None:
     clock = Clock()
     async with http_server(lambda path, headers: (200, "offhook_tasks 1\n")) as url:

@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.outcome import CallOutcome, Fate, TurnOutcome
 from loadtest.readings import GeneratorReading, GeneratorReport, Machine, ServerReading, ServerReport
-from loadtest.run_report import MAX_CALL_DETAILS, Baseline, RunReport, StageTimes, Verdict, from_json, to_json
+from loadtest.run_report import MAX_CALL_DETAILS, Baseline, Knee, RunReport, StageTimes, Verdict, from_json, to_json
 from loadtest.summary import MAX_DETAIL_TURNS, WORST, RunFacts, judged, level_of, summarise
 from tests.loadtest.recordings import Expect, outcome
 
@@ -109,6 +109,15 @@ def test_late_frames_over_the_whole_run() -> None:
     assert impaired.verdict is Verdict.GOOD
     any_number = report([outcome(n, frames_due=10, frames_late=5) for n in range(100)], Expect(max_late_share=None))
     assert (any_number.late_frames_ratio, any_number.verdict) == (0.5, Verdict.GOOD)
+
+
+def test_a_foreign_word_at_any_level_spoils_a_climb() -> None:
+    """The report is that of the largest level held, which may be another."""
+    mixed = report([*good(199), outcome(199, foreign_codes=("someone",), faults=("foreign_code",))])
+    levels = (level_of(mixed, 50, held=False), level_of(report(good(40)), 40, held=True))
+    climbed = judged(msgspec.structs.replace(report(good(40)), knee=Knee(held=40, broke=50, levels=levels)))
+    assert climbed.verdict is Verdict.NOT_GOOD
+    assert climbed.reasons == ("callers heard code words of others at 50 calls",)
 
 
 def test_one_foreign_word_spoils_a_run_of_thousands() -> None:
