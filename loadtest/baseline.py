@@ -61,7 +61,7 @@ def compare(now: RunReport, before: RunReport, file: str) -> Baseline:
         file=file,
         at=before.started_at,
         comparable=True,
-        differences=tuple(soft),
+        differences=(*soft, *(f"{line.name}: not measured now" for line in lines if _vanished(line))),
         regressed=any(line.regressed for line in lines),
         lines=lines,
     )
@@ -100,7 +100,10 @@ def _measures(now: RunReport, before: RunReport) -> tuple[_Measure, ...]:
 
         return of
 
+    held = _Measure("calls held", "count", _held, COST, higher_is_worse=False)
     median = MEDIAN_OF_FAKE if now.fake_engines else MEDIAN
+    if now.knee is not None and _other_load(now, before):
+        return (held,)  # the rest was measured at other levels
     return (
         _Measure("goodput", "ratio", lambda report: report.goodput, GOODPUT, higher_is_worse=False),
         _Measure("late frames", "ratio", lambda report: report.late_frames_ratio, LATE_RATIO),
@@ -116,8 +119,13 @@ def _measures(now: RunReport, before: RunReport) -> tuple[_Measure, ...]:
         _Measure("foreign code words", "count", lambda report: float(report.cross_talk.foreign), NONE),
         _Measure("CPU a call", "cores", cost("cpu_cores_per_call"), COST),
         _Measure("memory a call", "bytes", cost("rss_bytes_per_call"), MEMORY),
-        _Measure("calls held", "count", _held, COST, higher_is_worse=False),
+        held,
     )
+
+
+def _other_load(now: RunReport, before: RunReport) -> bool:
+    this_up, was_up = now.calls.most_up, before.calls.most_up
+    return abs(this_up - was_up) > OTHER_LOAD * max(this_up, was_up)
 
 
 def _held(report: RunReport) -> float | None:
@@ -140,6 +148,10 @@ def _line(now: RunReport, before: RunReport, measure: _Measure) -> BaselineLine:
     )
 
 
+def _vanished(line: BaselineLine) -> bool:
+    return line.before is not None and line.now is None
+
+
 def _hard_differences(now: RunReport, before: RunReport) -> list[str]:
     """What makes two runs incomparable."""
     pairs = (
@@ -151,9 +163,13 @@ def _hard_differences(now: RunReport, before: RunReport) -> list[str]:
         ("system", now.machine.system.partition(" ")[0], before.machine.system.partition(" ")[0]),
     )
     differences = [_difference(name, this, was) for name, this, was in pairs if this != was]
-    this_up, was_up = now.calls.most_up, before.calls.most_up
-    if abs(this_up - was_up) > OTHER_LOAD * max(this_up, was_up) and now.knee is None:
-        differences.append(f"calls at once: {this_up} now, {was_up} before")
+    if (now.knee is None) != (before.knee is None):
+        climbed, not_climbed = (
+            ("this run", "the run before") if now.knee is not None else ("the run before", "this run")
+        )
+        differences.append(f"{climbed} climbed to what is held, {not_climbed} did not")
+    elif now.knee is None and _other_load(now, before):
+        differences.append(_difference("calls at once", now.calls.most_up, before.calls.most_up))
     if now.void:
         differences.append("this run is void")
     if before.void:

@@ -77,11 +77,10 @@ def test_the_same_again_is_no_regression() -> None:
             "memory a call",
             {"server": ServerReport(rss_bytes_per_call=450e3)},
         ),
-        ({"knee": Knee(held=80)}, "calls held", {"knee": Knee(held=90)}),
     ],
 )
 def test_each_measure_has_its_tolerance(worse: dict[str, object], name: str, still: dict[str, object]) -> None:
-    before = run(false_barge_in_rate=0.01, knee=Knee(held=100))
+    before = run(false_barge_in_rate=0.01)
     assert regressions(run(**worse), before) == [name]
     assert regressions(run(**still), before) == []
     verdict = with_baseline(run(**worse), before, "b.json")
@@ -118,6 +117,7 @@ def test_few_values_are_not_compared() -> None:
     found = compare(run(latency_ms=latency(5_000.0, 9_000.0, count=19)), run(), "b.json")
     line = next(line for line in found.lines if line.name == "voice to voice p95")
     assert (line.before, line.now, line.allowed, line.regressed) == (900, None, None, False)
+    assert "voice to voice p95: not measured now" in found.differences
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_void_run_is_nothing_to_compare_with() -> None:
 def test_what_a_reader_should_know_is_said_of_runs_that_are_compared() -> None:
     busy = msgspec.structs.replace(MACHINE, load_before=1.9, python="3.13.0", system="Linux 6.12")
     found = compare(
-        run(seed=2, machine=busy, server=ServerReport(info={"vad": "energy"})), run(interrupted=True), "b.json"
+        run(seed=2, machine=busy, server=msgspec.structs.replace(run().server, info={"vad": "energy"})), run(interrupted=True), "b.json"
     )
     assert found.comparable
     assert found.differences == (
@@ -163,8 +163,30 @@ def test_what_a_reader_should_know_is_said_of_runs_that_are_compared() -> None:
 
 
 def test_a_climb_has_other_calls_at_once_and_is_compared_by_what_it_held() -> None:
-    climbed = run(knee=Knee(held=100), calls=CallCounts(most_up=100))
-    assert compare(climbed, run(knee=Knee(held=50), calls=CallCounts(most_up=50)), "b.json").comparable
+    held_50 = run(knee=Knee(held=50), calls=CallCounts(most_up=50))
+    held_100 = run(knee=Knee(held=100), calls=CallCounts(most_up=100), latency_ms=latency(5_000.0, 9_000.0))
+    found = compare(held_100, held_50, "b.json")
+    assert found.comparable
+    assert [(line.name, line.before, line.now) for line in found.lines] == [("calls held", 50, 100)]
+    assert regressions(held_100, held_50) == []
+    assert regressions(held_50, held_100) == ["calls held"]
+    assert regressions(run(knee=Knee(held=90)), run(knee=Knee(held=100))) == []
+    assert regressions(run(knee=Knee(held=80)), run(knee=Knee(held=100))) == ["calls held"]
+
+
+def test_climbs_to_the_same_level_are_compared_in_all() -> None:
+    climbed = {"knee": Knee(held=20)}
+    assert regressions(run(latency_ms=latency(5_000.0, 9_000.0), **climbed), run(**climbed)) != []
+
+
+def test_a_climb_and_a_run_are_not_the_same() -> None:
+    found = compare(run(knee=Knee(held=20)), run(), "b.json")
+    assert found.differences == ("this run climbed to what is held, the run before did not",)
+    found = compare(run(), run(knee=Knee(held=20)), "b.json")
+    assert (found.comparable, found.differences) == (
+        False,
+        ("the run before climbed to what is held, this run did not",),
+    )
 
 
 def test_a_comparison_survives_the_document() -> None:
