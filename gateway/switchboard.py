@@ -284,6 +284,8 @@ class Switchboard:
         """A call that we place exists, and may be ended; who answers is registered in its place."""
         self.register(admission, call)
         self._placed[admission.call_id] = call
+        if self._stage is _Stage.DRAINING:  # register() tells it of what comes after that
+            call.drain()
 
     def register(self, admission: Admission, call: LiveCall) -> None:
         """The call exists. One that came in while the server began to stop is told so at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, TextIO
 
 import structlog
@@ -17,6 +17,7 @@ NUMBER_KEYS = frozenset(
 )
 """Who calls whom, and what keys a caller presses: a card's number may be among them."""
 REDACTED = "[redacted]"
+_DEEPEST = 4
 
 _NOISY = ("httpx", "httpcore", "websockets", "asyncio", "uvicorn.error", "huggingface_hub", "aioice", "aiortc")
 """Libraries that are heard from warnings on, at any level: aioice names callers' addresses in what it tells of each
@@ -25,17 +26,19 @@ check."""
 
 def redactor(*, caller_text: bool) -> Processor:
     """A processor that hides secrets, numbers and keys always, and what people say unless ``caller_text``; at any
-    depth."""
+    depth: what lies deeper than it looks is hidden."""
     hidden = SECRET_KEYS | NUMBER_KEYS if caller_text else SECRET_KEYS | NUMBER_KEYS | CALLER_KEYS
 
     def hide(value: object, key: str | None = None, depth: int = 0) -> object:
         if key is not None and key.lower() in hidden and value is not None:
             return REDACTED
-        if depth < 4 and isinstance(value, dict):
+        if not isinstance(value, Mapping | list | tuple | set | frozenset):
+            return value
+        if depth == _DEEPEST:
+            return REDACTED
+        if isinstance(value, Mapping):
             return {inner: hide(item, str(inner), depth + 1) for inner, item in value.items()}
-        if depth < 4 and isinstance(value, list | tuple):
-            return [hide(item, None, depth + 1) for item in value]
-        return value
+        return [hide(item, None, depth + 1) for item in value]
 
     def redact(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         return {key: value if key == "event" else hide(value, key) for key, value in event.items()}

@@ -34,6 +34,7 @@ ALARMING: Final = (
 """Events that somebody is woken for. They are there from the start, at 0: of a counter that begins at 1 Prometheus sees
 no increase."""
 REFUSALS: Final = ("busy", "draining", "overloaded", "engines_down", "too_many_unconnected")
+OVERLOADS: Final = ("loop_lag", "late_frames", "lane_late", "lane_use", "engines")
 
 _CUT = "cut_to_silence"
 _TO_DECIDE_S = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -221,6 +222,8 @@ class Metrics:
             self._events.labels(self._names.bounded(name))
         for reason in REFUSALS:
             self._refused.labels(self._reasons.bounded(reason))
+        for measure in OVERLOADS:
+            self._overloaded.labels(measure)
         self._senders: dict[str, Sender] = {}
 
     def _timings(self, name: str, documentation: str, label: str, bounds_s: Bounds) -> Timings:

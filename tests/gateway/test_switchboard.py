@@ -461,3 +461,15 @@ async def test_a_drain_ends_at_once_what_is_not_answered() -> None:
         assert placed.told == ["drain"]
         assert call.told == []
     await draining
+
+
+@virtual
+async def test_a_call_that_is_placed_after_a_drain_began_does_not_ring_on() -> None:
+    switchboard = board()
+    with await switchboard.admit() as admission:
+        draining = asyncio.create_task(switchboard.drain(10))
+        await asyncio.sleep(1)
+        placed = FakePlaced(admission.call_id)
+        switchboard.place(admission, placed)
+        assert placed.told == ["drain"]
+    await draining

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from types import MappingProxyType
 
 import pytest
 import structlog
@@ -46,6 +47,16 @@ def test_secrets_and_callers_words_are_hidden_at_any_depth() -> None:
     assert heard["text"] == heard["Authorization"] == REDACTED
     assert heard["nested"] == {"key": REDACTED, "items": [{"transcript": REDACTED, "n": 1}]}
     assert (library["event"], library["level"], library["logger"]) == ("from a library", "warning", "uvicorn.error")
+
+
+def test_what_lies_too_deep_to_look_at_is_hidden() -> None:
+    out = io.StringIO()
+    configure_logs(level="info", as_json=True, caller_text=False, stream=out)
+    deep = {"a": {"b": {"c": [{"password": "p"}, 1]}}}
+    structlog.get_logger("some.module").info("deep", here=deep, read_only=MappingProxyType({"password": "p", "n": 1}))
+    line = json.loads(out.getvalue())
+    assert line["here"] == {"a": {"b": {"c": [REDACTED, 1]}}}
+    assert line["read_only"] == {"password": REDACTED, "n": 1}
 
 
 def test_words_can_be_shown_secrets_never() -> None:

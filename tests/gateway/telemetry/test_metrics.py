@@ -7,7 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engines.api import EngineHealth, HostHealth, LaneHealth
+from gateway.admission import Measure
 from gateway.records.call_record import CallRecord
+from gateway.switchboard import ENGINES
 from gateway.telemetry.metrics import ALARMING, MAX_LABELS, Metrics, measure_loop_lag
 from streaming.turn_times import TurnTimes
 from tests.virtual_time import VirtualLoop, virtual
@@ -135,6 +137,13 @@ def test_calls_that_are_asked_for_are_counted() -> None:
     assert seen["offhook_calls_admitted_total", ""] == 1
     assert seen["offhook_call_setup_seconds_sum", "sip"] == 0.25
     assert seen["offhook_calls_overloaded_total", "loop_lag"] == 1
+
+
+def test_every_cause_of_overload_is_there_from_the_start() -> None:
+    """Of a counter that begins at 1 Prometheus sees no increase."""
+    seen = read(Metrics())
+    began = {measure for name, measure in seen if name == "offhook_calls_overloaded_total"}
+    assert began == {*Measure, ENGINES}
 
 
 def test_the_process_is_read() -> None:
