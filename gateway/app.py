@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import importlib.metadata
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 
 import structlog
 from starlette.applications import Starlette
@@ -28,6 +28,7 @@ from gateway import console, outbound_routes, status_routes, web_pages
 from gateway.admission import LoadGate
 from gateway.admission_watch import GateReadings, watch_load
 from gateway.agents.agent import Agents, check_agents_known, check_voices_known
+from gateway.beside import beside
 from gateway.engine_watch import watch_engines
 from gateway.outbound_book import OutboundBook
 from gateway.phrases import Phrase, Phrases
@@ -168,15 +169,16 @@ async def _open(
     try:
         async with opened() as engines:
             app.state.gateway = gateway = await _assemble(settings, lineup, engines, strict)
+            watched = partial(beside, defect=partial(gateway.metrics.count, "defect"))
             async with (
                 call_traces(gateway),
                 app.state.carriers.open(),
                 audiosocket_calls(gateway),
                 sip_calls(gateway),
-                _beside(measure_loop_lag(gateway.lagged)),
-                _beside(watch_load(gateway.gate, gateway.load)) if gateway.gate else contextlib.nullcontext(),
-                _beside(keep_history(gateway.history, lambda: gateway.switchboard.live, engines.health)),
-                _beside(watch_engines(engines.health, gateway.switchboard.load_changed)),
+                watched(measure_loop_lag, gateway.lagged),
+                watched(watch_load, gateway.gate, gateway.load) if gateway.gate else contextlib.nullcontext(),
+                watched(keep_history, gateway.history, lambda: gateway.switchboard.live, engines.health),
+                watched(watch_engines, engines.health, gateway.switchboard.load_changed),
             ):
                 startup.settled.set()
                 try:
@@ -192,18 +194,6 @@ async def _open(
     finally:
         app.state.gateway = None
         startup.settled.set()
-
-
-@contextlib.asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run ``work`` until the block is left."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def _assemble(settings: Settings, lineup: Lineup | None, engines: EngineSet, strict: bool) -> Gateway:
