@@ -153,7 +153,8 @@ async def test_a_kept_prompt_thinks_what_one_read_anew_does_also_where_old_turns
             assert prefilled[turn] < 40 < whole[turn]
     apart = divergence(log_probabilities(np.array(anew)), log_probabilities(np.array(kept)))
     print(apart.mean(), apart.max())
-    # Several tokens at once are rounded otherwise than one alone: 0.003. One key of a wrong token is 0.016, and 0.7 at most.
+    # Several tokens at once are rounded otherwise than one alone: 0.003. One key of a wrong token is 0.016, and 0.7
+    # at most.
     assert len(kept) == len(anew) == sum(len(answer) for answer in answers)
     assert apart.mean() < 0.008
     assert apart.max() < 0.2
