@@ -58,9 +58,11 @@ class Score:
 def dialogues() -> list[tuple[Message, ...]]:
     """Instructions, then caller and agent in turn."""
     read = json.loads(Path(__file__).with_name("dialogues.json").read_text(encoding="utf-8"))
-    roles = ("user", "assistant")
     return [
-        (Message("system", one["instructions"]), *(Message(roles[n % 2], said) for n, said in enumerate(one["turns"])))
+        (
+            Message("system", one["instructions"]),
+            *(Message("assistant" if number % 2 else "user", said) for number, said in enumerate(one["turns"])),
+        )
         for one in read
     ]
 

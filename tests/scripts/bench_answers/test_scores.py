@@ -29,11 +29,11 @@ def test_dialogues_end_with_an_answer() -> None:
 
 def test_a_runtime_is_scored_against_the_reference() -> None:
     read = [Passage([0, 1, 2], [0, 1])]
-    true = log_probabilities(np.log(np.array([[0.2, 0.6, 0.2], [0.1, 0.1, 0.8]], np.float32)))
+    true = log_probabilities(np.log([[0.2, 0.6, 0.2], [0.1, 0.1, 0.8]]).astype(np.float32))
     same = score(read, [true], [true])
     assert same.nll == pytest.approx(-(np.log(0.6) + np.log(0.8)) / 2, rel=1e-6)
     assert (same.tokens, same.worse, same.kl, same.same_first) == (2, 0.0, 0.0, 1.0)
-    other = log_probabilities(np.log(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], np.float32)) + 7.0)
+    other = log_probabilities(np.log([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]).astype(np.float32) + np.float32(7))
     its = score(read, [true], [other])
     assert its.worse == pytest.approx(np.log(2) / 2, rel=1e-5)
     assert its.same_first == 0.5
