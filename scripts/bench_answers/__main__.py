@@ -22,7 +22,7 @@ MLX = "smollm2-mlx"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench_answers", description=__doc__)
     parser.add_argument("--runtimes", default="smollm2-onnx,smollm2-ctranslate2", help=f"of {','.join(RUNTIMES)}")
-    parser.add_argument("--dialogues", type=int, help="only the first so many (MLX on a CPU takes minutes for all)")
+    parser.add_argument("--dialogues", type=int, help="only the first so many")
     options = parser.parse_args()
     names = options.runtimes.split(",")
     if unknown := [name for name in names if name not in RUNTIMES]:
@@ -62,7 +62,7 @@ def _show(
     worse = f"{its.worse:+.4f} ± {its.worse_error:.4f}"
     took = "" if seconds is None else f"{seconds:.0f}"
     print(
-        f"| {name} | {its.tokens} | {its.perplexity:.3f} | {worse} | {its.same_first:.1%} | {its.kl:.5f} "
+        f"| {name} | {its.tokens} | {its.perplexity:.3f} | {worse} | {its.same_first:.1%} | {abs(its.kl):.5f} "
         f"| {its.kl_most:.3f} | {took} |",
         flush=True,
     )
