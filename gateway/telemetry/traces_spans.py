@@ -93,7 +93,7 @@ def spans_of(call: CallSnapshot) -> Iterator[SpanPlan]:
     begun_ns = round(call.started_at.timestamp() * 1_000_000) * (NS_PER_MS // 1000)
 
     def at(ms: float) -> int:
-        return begun_ns + round(ms * NS_PER_MS)
+        return begun_ns + max(0, round(ms * NS_PER_MS))  # sound that came in with the call was spoken before it
 
     ending: dict[str, Value] = {"offhook.call.cause": call.cause, "offhook.call.turns": len(call.turns)}
     yield SpanPlan("call", at(0), at(call.ended_ms), None, {**call.attributes, **ending}, call.fault)

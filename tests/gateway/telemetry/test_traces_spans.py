@@ -111,6 +111,12 @@ def test_a_reply_that_was_not_speculative_waits_for_the_decision() -> None:
     assert {stage.name: (stage.from_ms, stage.to_ms) for stage in stages_of(turn)}["first_token"] == (400.0, 600.0)
 
 
+def test_nothing_of_a_call_was_before_it() -> None:
+    """The first frame may come at once, and holds what was said before it was sent."""
+    spans = list(spans_of(call(TurnTimes("r", 1, False, decision_ms=300.0, spoke_ms=620.0, at_ms=610.0))))
+    assert {times(span)[0] for span in spans if span.name in ("turn", "caller_speaks")} == {0.0}
+
+
 def test_a_call_that_nobody_answered_is_all_setup() -> None:
     record = CallRecord(id="out_0_1", transport="sip", agent=None, started_at=STARTED, direction="outbound")
     record.ended("unreachable", 500.0)
@@ -152,7 +158,7 @@ ms = st.none() | st.floats(-200, 60_000)
 )
 def test_whatever_came_to_pass_spans_have_an_order_and_stages_lie_in_their_turn(turns: list[TurnTimes]) -> None:
     spans = list(spans_of(call(*turns)))
-    assert all(span.start_ns <= span.end_ns for span in spans)
+    assert all(spans[0].start_ns <= span.start_ns <= span.end_ns for span in spans)
     for index, span in enumerate(spans):
         assert span.parent is None or span.parent < index
         if span.parent:
