@@ -166,6 +166,8 @@ class CallTape:
     buffer: BufferReport | None = None
     heard: HeardMedia = field(default_factory=HeardMedia)
     skipped_slots: tuple[int, ...] = ()
+    noise_dbfs: float | None = None
+    """Of the agent's line, if it has any (:mod:`loadtest.line_noise`)."""
 
 
 def no_call(over: CallOver, rate_hz: int = CALL_RATE_HZ) -> CallTape:

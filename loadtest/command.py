@@ -158,15 +158,15 @@ def _report(options: CallOptions, address: CallAddress, tape: CallTape) -> CallR
     if options.record is not None and tape.setup_ms is not None:
         options.record.write_bytes(encode_wav([tape.caller, tape.agent], tape.rate_hz))
         recording = str(options.record)
-    timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks)
+    timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks, noise_dbfs=tape.noise_dbfs)
     greeting = Span(0, timings[0].agent.start if timings else len(tape.agent))
     heard: list[str | None] = [None] * (len(timings) + 1)
     if options.hearing_model is not None and len(tape.agent):
         hearing = open_hearing(options.hearing_model())
         if hearing is not None:
             spans = [greeting, *(timing.agent for timing in timings)]
-            heard = hear_spans(tape.agent, tape.rate_hz, spans, hearing)
-    greeted = bool(voiced_spans(tape.agent[greeting.start : greeting.end], tape.rate_hz))
+            heard = hear_spans(tape.agent, tape.rate_hz, spans, hearing, tape.noise_dbfs)
+    greeted = bool(voiced_spans(tape.agent[greeting.start : greeting.end], tape.rate_hz, noise_dbfs=tape.noise_dbfs))
     spoke = bool(options.lines) or options.barge_in_after_ms is not None
     answered = any(timing.voice_to_voice_ms is not None for timing in timings) if spoke else greeted
     first = tape.marks[0].start if tape.marks else len(tape.agent)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.measure import VOICED_DBFS
+from loadtest.line_noise import LineNoise
 
 Pcm16 = npt.NDArray[np.int16]
 
@@ -25,7 +25,6 @@ EARLY_S = 1e-6
 """Float noise in slot times must not cost a whole slot."""
 
 _BLOCK_SLOTS = 500
-_VOICED_POWER = 32768.0**2 * 10.0 ** (VOICED_DBFS / 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,10 @@ class HeardMedia:
     longest_gap_ms: float = 0.0
 
 
-def has_voice(pcm: Pcm16) -> bool:
-    """As loud as :data:`~loadtest.measure.VOICED_DBFS`."""
+def power_of(pcm: Pcm16) -> float:
+    """Mean square of one sample or more."""
     samples = pcm.astype(np.float32)
-    return bool(samples.dot(samples) >= _VOICED_POWER * len(pcm))
+    return float(samples.dot(samples)) / len(pcm)
 
 
 class Recording:
@@ -105,6 +104,7 @@ class Ear(abc.ABC):
         self.recording = Recording(self.slot_samples)
         self.voiced = False
         """The agent's voice was heard in the last slot."""
+        self.noise = LineNoise(slot_ms)
         self.underruns = 0
         self._origin_s = origin_s
         self._rate_hz = rate_hz
@@ -174,11 +174,12 @@ class Ear(abc.ABC):
 
     def _hear(self, pcm: Pcm16) -> None:
         self.recording.add(pcm)
-        self.voiced = has_voice(pcm)
+        self.voiced = self.noise.hear(power_of(pcm))
         self._voiced_slots += self.voiced
 
     def _hear_nothing(self) -> None:
         self.recording.add(None)
+        self.noise.hear_nothing()
         self.voiced = False
 
     def _waited(self, wait_s: float) -> None:

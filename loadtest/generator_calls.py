@@ -152,7 +152,8 @@ class GeneratorCalls:
 
     async def _call(self, arrival: Arrival, say: Callable[[FromGenerator], None]) -> None:
         """Begun :data:`LEAD_S` before its time."""
-        plan, code = self._plans.pop(arrival.number, None) or await self._made(arrival)
+        made = self._plans.pop(arrival.number) if arrival.number in self._plans else await self._made(arrival)
+        plan, code = made
         try:
             finished = await self._finished(arrival, plan)
         finally:
@@ -202,7 +203,8 @@ class GeneratorCalls:
             self._broken[f"{type(error).__name__}: {error}"] += 1
             tape = no_call(CallOver(EndCause.ABANDONED, f"the caller broke down: {error}"), plan.rate_hz)
         ended_s = time.monotonic() - self._start_s
-        return OfferedCall(arrival.number, self._address(arrival).transport, offered_s, ended_s), tape
+        transport = self._address(arrival).transport
+        return OfferedCall(arrival.number, transport, offered_s, ended_s, self._job.codes), tape
 
     async def _hold(self, arrival: Arrival, plan: CallPlan) -> CallTape:
         """On the scenario's network."""

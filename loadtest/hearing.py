@@ -62,14 +62,16 @@ def open_hearing(model: Path | None) -> Hearing | None:
         return None
 
 
-def hear_spans(agent: Pcm16, rate_hz: int, spans: Sequence[Span], hearing: Hearing) -> list[str | None]:
+def hear_spans(
+    agent: Pcm16, rate_hz: int, spans: Sequence[Span], hearing: Hearing, noise_dbfs: float | None = None
+) -> list[str | None]:
     """What was heard in each stretch of a recording; None where it is silent (a model asked about silence makes words
     up). Blocks: run it in a worker thread."""
     texts: list[str | None] = []
     margin = rate_hz * _MARGIN_MS // 1000
     for span in spans:
         part = agent[span.start : span.end]
-        voiced = voiced_spans(part, rate_hz)
+        voiced = voiced_spans(part, rate_hz, noise_dbfs=noise_dbfs)
         if not voiced:
             texts.append(None)
             continue

@@ -101,6 +101,7 @@ class _Call:
             buffer=wire.buffer(),
             heard=self._ear.heard_media(),
             skipped_slots=tuple(self._skipped),
+            noise_dbfs=self._ear.noise.dbfs,
         )
 
     def tick(self, deadline_s: float, now_s: float) -> None:

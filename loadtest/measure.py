@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from loadtest.line_noise import voice_from_dbfs
 from loadtest.script import TurnKind
 
 Pcm16 = npt.NDArray[np.int16]
 
-VOICED_DBFS = -50.0
-"""Below this, sound is silence to an ear on a phone line."""
-
 BELOW_LOUDEST_DB = 40.0
-"""In a recording with a noise floor, voiced is what comes within this of the loudest frame."""
+"""Voiced is what comes within this of the recording's loudest frame."""
 
 SILENCE_MS = 200
 """A shorter pause is inside speech, a longer one is silence."""
@@ -77,13 +75,16 @@ class TurnTiming:
     """How long it talked over the caller then, in all."""
 
 
-def voiced_spans(pcm: Pcm16, rate_hz: int, join_ms: float = SILENCE_MS) -> list[Span]:
-    """Spans of speech in order; pauses shorter than ``join_ms`` are part of a span."""
+def voiced_spans(
+    pcm: Pcm16, rate_hz: int, join_ms: float = SILENCE_MS, *, noise_dbfs: float | None = None
+) -> list[Span]:
+    """Spans of speech in order; pauses shorter than ``join_ms`` are part of a span. ``noise_dbfs`` is the noise of the
+    line (:mod:`loadtest.line_noise`)."""
     frame = rate_hz * _FRAME_MS // 1000
     power = _power(pcm, frame)
     if len(power) == 0:
         return []
-    floor = max(10.0 ** (VOICED_DBFS / 10.0), float(power.max()) * 10.0 ** (-BELOW_LOUDEST_DB / 10.0))
+    floor = max(10.0 ** (voice_from_dbfs(noise_dbfs) / 10.0), float(power.max()) * 10.0 ** (-BELOW_LOUDEST_DB / 10.0))
     voiced = np.flatnonzero(power >= floor)
     if len(voiced) == 0:
         return []
@@ -112,12 +113,19 @@ def caller_speech(caller: Pcm16, rate_hz: int, mark: TurnMark) -> Span | None:
 
 
 def measure_turns(
-    caller: Pcm16, agent: Pcm16, rate_hz: int, marks: Sequence[TurnMark], answered: Collection[int] = ()
+    caller: Pcm16,
+    agent: Pcm16,
+    rate_hz: int,
+    marks: Sequence[TurnMark],
+    answered: Collection[int] = (),
+    *,
+    noise_dbfs: float | None = None,
 ) -> list[TurnTiming]:
     """One timing a mark. A turn lasts until the next begins, but a backchannel ends none. What an interrupted agent
     still says belongs to the turn it was interrupted in. ``answered`` are indices of backchannels after which a new
-    reply is known to have begun: what is heard then is no sign that the agent went on."""
-    spans = voiced_spans(agent, rate_hz)
+    reply is known to have begun: what is heard then is no sign that the agent went on. ``noise_dbfs`` is the noise of
+    the agent's line."""
+    spans = voiced_spans(agent, rate_hz, noise_dbfs=noise_dbfs)
     timings: list[TurnTiming] = []
     answering: int | None = None
     for index, mark in enumerate(marks):

@@ -69,6 +69,8 @@ class OfferedCall:
     transport: Transport
     offered_s: float
     ended_s: float
+    codes: bool = False
+    """Callers of this run say code words: others' are listened for, whether or not this one has said any."""
 
 
 def measure_call(tape: CallTape, offered: OfferedCall, expect: Expectations) -> CallOutcome:
@@ -77,12 +79,12 @@ def measure_call(tape: CallTape, offered: OfferedCall, expect: Expectations) -> 
     setup_ms = tape.setup_ms if tape.setup_ms is not None else (offered.ended_s - offered.offered_s) * 1000.0
     answered_s = offered.offered_s + setup_ms / 1000.0
     fate = fate_of(tape.end_cause, up=up, agent_may_end=expect.agent_ends)
-    spans = voiced_spans(tape.agent, tape.rate_hz)
+    spans = voiced_spans(tape.agent, tape.rate_hz, noise_dbfs=tape.noise_dbfs)
     own = {mark.code for mark in tape.marks if mark.code is not None}
-    codes = heard_codes(tape.agent, tape.rate_hz, spans) if own else []
+    codes = heard_codes(tape.agent, tape.rate_hz, spans) if own or offered.codes else []
     unended = _unended(tape, spans, codes)
     answered = [index for index in range(len(tape.marks)) if _was_answered(tape, index, unended)]
-    timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks, answered)
+    timings = measure_turns(tape.caller, tape.agent, tape.rate_hz, tape.marks, answered, noise_dbfs=tape.noise_dbfs)
     turns = [_turn(tape, index, timing, codes, answered_s) for index, timing in enumerate(timings)]
     foreign = [code.word for code in codes if code.word is not None and code.word not in own]
     greeted = bool(spans) and (not tape.marks or spans[0].start < tape.marks[0].start)
@@ -111,6 +113,7 @@ def measure_call(tape: CallTape, offered: OfferedCall, expect: Expectations) -> 
         gaps=heard.gaps,
         longest_gap_ms=heard.longest_gap_ms,
         mos=_mos(heard, offered.transport),
+        noise_dbfs=tape.noise_dbfs,
         foreign_codes=tuple(dict.fromkeys(foreign)),
         damaged_codes=sum(not code.whole and not _disturbed(code.span, tape, timings) for code in codes),
         caller_lag_ms=tape.caller_lag_ms,

@@ -140,6 +140,8 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The longest such wait."""
     mos: float | None = None
     """Estimated (G.107), not an opinion of people."""
+    noise_dbfs: float | None = None
+    """Of the line, at its loudest: what is not well above it is no voice. Null: none that matters."""
     foreign_codes: tuple[str, ...] = ()
     """Code words of other callers that this one heard: the worst that can happen."""
     damaged_codes: int = 0

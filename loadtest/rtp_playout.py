@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loadtest.ear import EARLY_S, Ear, Pcm16, has_voice
+from loadtest.ear import EARLY_S, Ear, Pcm16, power_of
 from loadtest.report import MediaReport
 
 PREBUFFER_MS = 40
@@ -215,7 +215,7 @@ class RtpPlayout(Ear):
             pcm = np.zeros(self._packet_samples, dtype=np.int16)
         self._packet_samples = len(pcm)
         self._next_timestamp = self._after(timestamp, len(pcm))
-        if self._queued_ms() > SHRINK_MS and not has_voice(pcm):
+        if self._queued_ms() > SHRINK_MS and not self.noise.is_voice(power_of(pcm)):
             self.counts.skipped_silent += 1
         else:
             self._take(pcm)

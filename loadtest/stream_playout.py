@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from loadtest.ear import EARLY_S, Ear, Pcm16, has_voice
+from loadtest.ear import EARLY_S, Ear, Pcm16, power_of
 from loadtest.report import BufferReport
 
 PREBUFFER_MS = 40
@@ -82,7 +82,7 @@ class StreamPlayout(Ear):
             return
         if self._queued_samples == 0:
             self._play_from_s = now_s + self._prebuffer_s
-        voiced = has_voice(pcm)
+        voiced = self.noise.is_voice(power_of(pcm))
         continues = voiced and self._voice_came and now_s - (self._runs_out_s or now_s) <= HOLE_MS / 1000
         self._came(now_s, len(pcm) / self._rate_hz, continues=continues)
         self._voice_came = voiced

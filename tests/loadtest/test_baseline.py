@@ -150,7 +150,9 @@ def test_a_void_run_is_nothing_to_compare_with() -> None:
 def test_what_a_reader_should_know_is_said_of_runs_that_are_compared() -> None:
     busy = msgspec.structs.replace(MACHINE, load_before=1.9, python="3.13.0", system="Linux 6.12")
     found = compare(
-        run(seed=2, machine=busy, server=msgspec.structs.replace(run().server, info={"vad": "energy"})), run(interrupted=True), "b.json"
+        run(seed=2, machine=busy, server=msgspec.structs.replace(run().server, info={"vad": "energy"})),
+        run(interrupted=True),
+        "b.json",
     )
     assert found.comparable
     assert found.differences == (

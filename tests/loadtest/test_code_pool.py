@@ -50,9 +50,9 @@ def test_a_soak_of_ten_thousand_calls_mistakes_nobody() -> None:
                 pool.give_back(word, now_s)
                 ended_s[word] = now_s
                 del up[word]
-        word = pools[call % 4].take(now_s)
-        assert word is not None
-        assert word not in up
-        assert now_s - ended_s.get(word, -REST_S) >= REST_S
-        up[word] = now_s + random.uniform(1.0, 60.0), pools[call % 4]
+        taken = pools[call % 4].take(now_s)
+        assert taken is not None
+        assert taken not in up
+        assert now_s - ended_s.get(taken, -REST_S) >= REST_S
+        up[taken] = now_s + random.uniform(1.0, 60.0), pools[call % 4]
     assert len(ended_s) == WORDS

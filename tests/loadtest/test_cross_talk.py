@@ -5,7 +5,7 @@ import pytest
 
 from loadtest.cross_talk import heard_codes
 from loadtest.measure import Span, voiced_spans
-from streaming.audio.code_words import code_word, speak
+from streaming.audio.code_words import WORDS, code_word, speak
 from streaming.audio.g711 import decode_mulaw, encode_mulaw
 from streaming.audio.resample import Resampler
 from tests.loadtest.recordings import Pcm16, tone
@@ -22,7 +22,7 @@ def heard(pcm: Pcm16, rate_hz: int) -> list[tuple[str | None, bool]]:
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000, 24_000])
 def test_words_are_heard_whole_and_in_order(rate_hz: int) -> None:
-    numbers = (0, 77, 4_095)
+    numbers = (0, 77, WORDS - 1)
     pcm = recording(rate_hz, *(speak(code_word(number), rate_hz) for number in numbers))
     assert heard(pcm, rate_hz) == [(code_word(number), True) for number in numbers]
     first = heard_codes(pcm, rate_hz, voiced_spans(pcm, rate_hz))[0].span
@@ -59,9 +59,9 @@ def test_what_a_phone_line_does_to_a_word_is_no_damage() -> None:
 
 @pytest.mark.parametrize(("from_hz", "to_hz"), [(24_000, 8_000), (16_000, 24_000), (22_050, 24_000)])
 def test_a_change_of_rate_is_no_damage(from_hz: int, to_hz: int) -> None:
-    pcm = recording(from_hz, *(speak(code_word(number), from_hz) for number in (5, 678, 4_095)))
+    pcm = recording(from_hz, *(speak(code_word(number), from_hz) for number in (5, 678, WORDS - 1)))
     changed = Resampler(from_hz, to_hz).process(pcm)
-    assert heard(changed, to_hz) == [(code_word(number), True) for number in (5, 678, 4_095)]
+    assert heard(changed, to_hz) == [(code_word(number), True) for number in (5, 678, WORDS - 1)]
 
 
 def test_a_long_reply_is_searched_in_pieces_without_losing_or_doubling_a_word() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtest.ear import HeardMedia, Pcm16, Recording, has_voice
+from loadtest.ear import HeardMedia, Pcm16, Recording, power_of
+from loadtest.line_noise import power_at
 from loadtest.playout import Playout
 from loadtest.rtp_playout import RtpPlayout
 from loadtest.stream_playout import StreamPlayout
@@ -170,6 +171,5 @@ def test_a_recording_is_copied_across_its_blocks() -> None:
 
 
 def test_a_voice_is_what_a_phone_line_lets_be_heard() -> None:
-    assert has_voice(np.full(160, 104, dtype=np.int16))
-    assert not has_voice(np.full(160, 103, dtype=np.int16))
-    assert has_voice(np.full(480, -32_768, dtype=np.int16))
+    assert power_of(np.full(160, 104, dtype=np.int16)) == 104.0**2
+    assert power_of(np.full(480, -32_768, dtype=np.int16)) == pytest.approx(power_at(0.0))

@@ -60,6 +60,18 @@ def test_a_server_that_swaps_two_calls_is_caught_in_both() -> None:
         assert badness(call) > badness(outcome(fate=Fate.DROPPED, faults=("dropped",)))
 
 
+def test_who_has_said_no_code_word_hears_no_other_either() -> None:
+    """Parked, or still silent: another's reply is as wrong there."""
+    tracks = Tracks(6_000.0)
+    tracks.answers(500.0, tone(300), sung(8), tone(400))
+    found = measure_call(tracks.tape(), replace(offered(), codes=True), Expect())
+    assert found.foreign_codes == (code_word(8),)
+    assert "foreign_code" in found.faults
+    assert measure_call(tracks.tape(), offered(), Expect()).foreign_codes == (), (
+        "a run without code words looks for none"
+    )
+
+
 def test_one_swapped_answer_among_many_is_caught() -> None:
     tracks = conversation(7)
     tracks.answers(5_500 + 800 + 700, tone(300), sung(99))
