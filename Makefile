@@ -39,7 +39,7 @@ check: $(VENV)/.installed-dev ## Lint, types, imports and the fast tests: what a
 	@exec scripts/check
 
 bench-call: $(VENV)/.installed-dev ## Latency per stage over 20 simulated calls, speculation off and on
-	@exec $(BIN)/python scripts/bench_call.py --preset '$(PRESET)'
+	@exec $(BIN)/python -m scripts.bench_call --preset '$(PRESET)'
 
 bench-media: $(VENV)/.installed-dev $(PIPECAT_VENV)/.installed ## A browser call's cost: stock aiortc, ours, pipecat (BENCH=--quick)
 	@exec $(BIN)/python -m scripts.bench_media --pipecat-python $(PIPECAT_VENV)/bin/python $(BENCH)

@@ -185,6 +185,9 @@ def _soft_differences(now: RunReport, before: RunReport) -> list[str]:
         *((name, now.server.info.get(name), before.server.info.get(name)) for name in _SERVER_LABELS),
     ]
     differences = [_difference(name, this, was) for name, this, was in pairs if this != was]
+    counted = min(report.latency_ms.voice_to_voice.count for report in (now, before))
+    if counted < MIN_VALUES:
+        differences.append(f"voice to voice: of {counted} answers no percentile is compared, it takes {MIN_VALUES}")
     if before.interrupted:
         differences.append("the run before was interrupted")
     if any((machine.load_before or 0.0) > machine.cores / 2 for machine in (now.machine, before.machine)):

@@ -118,6 +118,10 @@ def test_few_values_are_not_compared() -> None:
     line = next(line for line in found.lines if line.name == "voice to voice p95")
     assert (line.before, line.now, line.allowed, line.regressed) == (900, None, None, False)
     assert "voice to voice p95: not measured now" in found.differences
+    few = run(latency_ms=latency(5_000.0, 9_000.0, count=19))
+    assert compare(few, few, "b.json").differences == (
+        "voice to voice: of 19 answers no percentile is compared, it takes 20",
+    )
 
 
 @pytest.mark.parametrize(
