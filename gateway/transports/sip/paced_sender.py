@@ -1,7 +1,9 @@
 """The agent's voice as RTP to a phone: a packet every 20 ms, whether the agent speaks or not (RFC 3550).
 
 PBXs take a stream that stops for a dead one (RTP timeouts of 30 to 60 s, NAT bindings) and some stop playing at once,
-so silence is sent like speech. Timestamps follow the grid of the clock: they neither drift nor burst.
+so silence is sent like speech. Timestamps follow the grid of the clock and do not drift. After a short stall of the
+loop the voice catches up: what was due leaves at once, with the timestamps it was due at, and the far end's jitter
+buffer makes it whole. Left out, a hole of 20 ms would be heard inside a word.
 """
 
 from __future__ import annotations
@@ -20,6 +22,11 @@ from streaming.audio.fade import falling_silent
 
 MAX_QUEUED = 10
 """Frames; the pacer above sends two ahead. What is over is dropped, the oldest first."""
+
+
+MAX_OWED = 3
+"""Frames of voice that are sent after their time. What was missed beyond that is a pause: no jitter buffer waits so
+long, and many at once hold up other calls."""
 
 
 class Encoding(Protocol):
@@ -62,6 +69,8 @@ class PacedSender:
         self._last_sample = 0
         self._begins = True
         """The next frame of voice begins a talk spurt."""
+        self._owed_from = 0
+        """In a talk spurt: the number of the next frame of voice."""
         self._silent_frames = 0
         """Sent since the voice ended; 0: the last frame was voice."""
         self._silence = b""
@@ -119,18 +128,30 @@ class PacedSender:
         """The time of one frame has come."""
         if self._began is None:
             self._began = number
+        stalled = number - self._now[0] > 1
         self._now = number, now_s
         if self._keys is not None and self._press(number):
             return
-        encoding = self._encoding
-        assert encoding is not None
         if self._queue:
+            self._speak(number)
+        elif self._begins or not stalled:  # else what plays the voice was stalled as well, and comes next
+            self._be_silent(number)
+
+    def _speak(self, number: int) -> None:
+        assert self._encoding is not None
+        if self._begins or number - self._owed_from > MAX_OWED:
+            self._owed_from = number
+        while self._queue and self._owed_from <= number:
             frame = self._queue.popleft()
             self._last_sample = int(frame[-1])
             marker, self._begins = self._begins, False
             self._silent_frames = 0
-            self._put(self._payload_type, encoding.encode(frame), self._timestamp(number), marker)
-            return
+            self._put(self._payload_type, self._encoding.encode(frame), self._timestamp(self._owed_from), marker)
+            self._owed_from += 1
+
+    def _be_silent(self, number: int) -> None:
+        encoding = self._encoding
+        assert encoding is not None
         if self._silent_frames < encoding.tail_frames:
             self._silence = encoding.encode(self._fading())
             self._silent_frames += 1

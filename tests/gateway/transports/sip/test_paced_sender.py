@@ -11,7 +11,7 @@ from gateway.transports.rtp.g711 import G711
 from gateway.transports.rtp.g722 import G722
 from gateway.transports.rtp.opus import Opus
 from gateway.transports.rtp.packet import RtpPacket, parse_rtp
-from gateway.transports.sip.paced_sender import MAX_QUEUED, PacedSender
+from gateway.transports.sip.paced_sender import MAX_OWED, MAX_QUEUED, PacedSender
 from gateway.transports.sip.telephone_event import key_packets
 from streaming.audio.g711 import decode_mulaw, encode_mulaw
 
@@ -77,6 +77,57 @@ def test_a_frame_that_the_grid_missed_is_missed_in_the_timestamps() -> None:
     before, after = ours.tick(1)[0], ours.tick(1, skip=49)[0]
     assert after.timestamp - before.timestamp == 50 * 160
     assert after.sequence - before.sequence == 1
+
+
+def times(packets: list[RtpPacket]) -> list[int]:
+    return [(packet.timestamp - packets[0].timestamp) // 160 for packet in packets]
+
+
+def test_a_short_stall_inside_a_word_leaves_no_hole() -> None:
+    ours = wire()
+    for _ in range(5):
+        ours.sender.play(RAMP)
+    ours.tick(2)
+    ours.tick(1, skip=2)
+    assert times(ours.packets) == [0, 1, 2, 3, 4]
+    assert [packet.marker for packet in ours.packets] == [True, False, False, False, False]
+    assert {packet.payload for packet in ours.packets} == {encode_mulaw(RAMP)}
+
+
+def test_a_voice_that_was_stalled_as_well_catches_up_when_it_comes() -> None:
+    ours = wire()
+    for _ in range(3):
+        ours.sender.play(RAMP)
+    ours.tick(2)
+    ours.tick(1, skip=2)
+    assert times(ours.packets) == [0, 1, 2], "no silence for what is on its way"
+    for _ in range(3):
+        ours.sender.play(RAMP)
+    ours.tick()
+    assert times(ours.packets) == [0, 1, 2, 3, 4, 5]
+    assert {packet.payload for packet in ours.packets} == {encode_mulaw(RAMP)}
+
+
+def test_a_voice_that_does_not_come_after_a_stall_was_over() -> None:
+    ours = wire()
+    ours.sender.play(RAMP)
+    ours.tick()
+    ours.tick(1, skip=1)
+    assert len(ours.packets) == 1
+    ours.tick()
+    assert times(ours.packets) == [0, 3]
+    ours.sender.play(RAMP)
+    assert ours.tick()[0].marker
+    assert times(ours.packets) == [0, 3, 4]
+
+
+def test_a_long_stall_is_a_pause() -> None:
+    ours = wire()
+    for _ in range(6):
+        ours.sender.play(RAMP)
+    ours.tick()
+    ours.tick(2, skip=MAX_OWED + 1)
+    assert times(ours.packets) == [0, MAX_OWED + 2, MAX_OWED + 3]
 
 
 def test_more_than_can_be_sent_drops_the_oldest() -> None:
