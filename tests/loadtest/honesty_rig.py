@@ -96,7 +96,8 @@ class Judged:
     @property
     def was_late_itself(self) -> bool:
         """The machine was too busy for a run: anywhere else it would be void, and nothing be said of the server."""
-        return (self.report.lateness.generator_p99_ms or 0.0) > run_options.VOID_P99_MS
+        offered_late = any("after their time" in reason for reason in self.report.void_reasons)
+        return offered_late or (self.report.lateness.generator_p99_ms or 0.0) > run_options.VOID_P99_MS
 
     @property
     def is_good(self) -> bool:
