@@ -56,6 +56,10 @@ def main() -> None:
     if options.name in GIVES_WAY:
         # The group, which is this process alone, as that means all threads: NumPy has started some by now.
         os.setpriority(os.PRIO_PGRP, 0, os.getpriority(os.PRIO_PGRP, 0) + GIVES_WAY[options.name])
+        # Linux may share cores by session first (sched(7), autogroups), and we have one of our own: without this our
+        # niceness says nothing beside the gateway. No such file: it does not.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(GIVES_WAY[options.name]), encoding="ascii")
     os.set_inheritable(options.fd, False)
     _set_up(options.set_up)
     sock = socket.socket(fileno=options.fd)

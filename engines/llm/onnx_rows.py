@@ -234,7 +234,7 @@ class Stepper:
 
     def reorder(self) -> None:
         with self._lock:
-            if self._slot is not None:
+            if self._slot is not None and self._rows:  # the last may just have left
                 self._reorder(self._slot)
 
     def _reorder(self, slot: Offer) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -123,6 +124,13 @@ async def test_while_nothing_stands_in_new_callers_are_told_at_once() -> None:
             here.faults.clear()  # uvicorn logs an error of every denial
 
 
+def autogroup_niceness(pid: str) -> int | None:
+    """What Linux shares cores by between sessions; None where it does not, or lets nobody say."""
+    file = Path(f"/proc/{pid}/autogroup")
+    said = file.read_text(encoding="ascii").split() if os.access(file, os.W_OK) else []
+    return int(said[-1]) if said else None
+
+
 async def test_the_cpu_host_gives_way_to_the_gateway_with_all_its_threads_and_the_mlx_host_does_not() -> None:
     async with hosts() as place:
         await asyncio.gather(*(place.engine(spec("llm", name), []).start() for name in ("cpu", "mlx")))
@@ -131,3 +139,5 @@ async def test_the_cpu_host_gives_way_to_the_gateway_with_all_its_threads_and_th
             threads = os.listdir(f"/proc/{the_host(place, name).pid}/task")
             assert len(threads) > 1
             assert {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in threads} == {expected}, name
+            of_session = autogroup_niceness(threads[0])
+            assert of_session in (None, 10 if name == "cpu" else 0), "in a session of its own only this counts"

@@ -5,6 +5,7 @@ All on one thread: a lane slot is offered between two steps, and there the tests
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -230,6 +231,19 @@ def test_the_steps_are_as_urgent_as_the_most_urgent_row(model: OnnxTextModel) ->
     assert (Priority.DECODE, 7.0) in steps_of_first
     model.reorder()
     assert steps_of_first[-1] == (Priority.SPECULATIVE, math.inf), "nobody is spoken for any more"
+
+
+def test_urgency_may_change_when_the_last_row_has_just_left(model: OnnxTextModel) -> None:
+    """A call that is hung up as another's reply ends, which has left but has not given up the slot."""
+    saying, ends = Saying(PROMPTS[0], 4), []
+
+    def hung_up(*end: object) -> None:
+        model.reorder()
+        ends.append(end)
+
+    model.generate(dataclasses.replace(saying.wanted, on_end=hung_up), ManualOffer())
+    assert ends == [(len(PROMPTS[0]), None)]
+    assert len(told(model, PROMPTS[1], 4)[0]) == 4
 
 
 def test_room_for_rows_side_by_side_grows_and_is_given_back_when_it_is_much(
