@@ -246,6 +246,14 @@ def test_urgency_may_change_when_the_last_row_has_just_left(model: OnnxTextModel
     assert len(told(model, PROMPTS[1], 4)[0]) == 4
 
 
+def test_an_end_that_nobody_takes_holds_up_no_later_reply(model: OnnxTextModel) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("nobody is there")
+
+    model.generate(dataclasses.replace(Saying(PROMPTS[0], 4).wanted, on_end=broken), ManualOffer())
+    assert len(told(model, PROMPTS[1], 4)[0]) == 4
+
+
 def test_room_for_rows_side_by_side_grows_and_is_given_back_when_it_is_much(
     folder: Path, model: OnnxTextModel, widths: list[int]
 ) -> None:
